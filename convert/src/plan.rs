@@ -278,7 +278,7 @@ fn text_tensors(
 
 /// Returns true if a tensor belongs to a vision or audio module, by its name.
 fn is_other_modality(name: &str) -> bool {
-    const MODULES: [&str; 7] = [
+    const MODULES: [&str; 8] = [
         "visual",
         "vision_model",
         "vision_tower",

@@ -343,6 +343,7 @@ impl<B: Backend> Context<B> {
             chosen: None,
             embeddings: &batch.embeddings,
             positions: &batch.positions,
+            axes: None,
             places: &self.places,
             hidden: Some(hidden),
             outputs: &batch.outputs,

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::sample::Checked;
 
-use super::model_draft::{DraftLimits, take_named_token, top_probability};
+use super::model_draft::{DraftLimits, take_token, top_probability};
 use super::{DraftRequest, DraftSampling, SpecType, Speculator, TargetPass};
 
 /// Rows of a pass that may have to be kept: the newest token and the longest draft.
@@ -111,7 +111,7 @@ impl<B: Backend> AssistantDraft<B> {
             };
             let probability = || top_probability(logits);
             let request = &mut requests[i];
-            if take_named_token(token, &self.limits, request, logits, probability)? {
+            if take_token(token, &self.limits, request, logits, probability)? {
                 unfinished.push(row);
             }
         }

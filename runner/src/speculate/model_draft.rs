@@ -162,17 +162,6 @@ pub(super) fn take_token(
     logits: &[f32],
     probability: impl FnOnce() -> f64,
 ) -> Result<bool, Error> {
-    take_named_token(|row| model.token(row), limits, request, logits, probability)
-}
-
-/// Does the same with logits of tokens that `token` names.
-pub(super) fn take_named_token(
-    token: impl Fn(u32) -> u32,
-    limits: &DraftLimits,
-    request: &mut DraftRequest<'_>,
-    logits: &[f32],
-    probability: impl FnOnce() -> f64,
-) -> Result<bool, Error> {
     if limits.p_min > 0.0 && probability() < f64::from(limits.p_min) {
         if request.draft.len() < limits.n_min {
             request.draft.clear();
