@@ -101,7 +101,7 @@ fn base64(text: &[u8]) -> Option<Vec<u8>> {
         })
     };
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    if text.is_empty() || text.len() % 4 != 0 {
+    if text.is_empty() || !text.len().is_multiple_of(4) {
         return None;
     }
     for (i, group) in text.chunks(4).enumerate() {

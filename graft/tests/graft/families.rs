@@ -93,8 +93,11 @@ fn in_head(tensor: &HeadTensor) -> String {
     format!("blk.{N_LAYER}.{}", tensor.name)
 }
 
+/// Name, shape and bytes of a tensor.
+type Content = (String, Vec<u64>, Vec<u8>);
+
 /// Returns everything that a file has.
-fn contents(plan: &Plan) -> (Metadata, Vec<(String, Vec<u64>, Vec<u8>)>) {
+fn contents(plan: &Plan) -> (Metadata, Vec<Content>) {
     let tensor = |t: &Tensor| (t.name.clone(), t.shape.clone(), t.read_all().unwrap());
     let tensors = plan.tensors.iter().map(tensor).collect();
     (plan.metadata.clone(), tensors)
