@@ -24,6 +24,7 @@ const N_ROWS: usize = MAX_DRAFT + 1;
 
 /// A draft that attends to the keys and values of the target.
 pub struct AssistantDraft<B: Backend> {
+    kind: SpecType,
     context: Context<B>,
     limits: DraftLimits,
     states: AssistantStates<B>,
@@ -56,12 +57,13 @@ impl<M: Memory> AssistantStates<M> {
 }
 
 impl<B: Backend> AssistantDraft<B> {
-    /// Creates a speculator that drafts with this context's assistant.
-    pub fn new(context: Context<B>, limits: DraftLimits) -> AssistantDraft<B> {
+    /// Creates a speculator of this kind that drafts with this context's assistant.
+    pub fn new(kind: SpecType, context: Context<B>, limits: DraftLimits) -> AssistantDraft<B> {
         let config = context.config();
         let kept = vec![0..0; config.cache.n_seq];
         let states = AssistantStates::new(context.backend(), config, &context.model().hparams);
         AssistantDraft {
+            kind,
             context,
             limits,
             states,
@@ -121,7 +123,7 @@ impl<B: Backend> AssistantDraft<B> {
 
 impl<B: Backend> Speculator<B> for AssistantDraft<B> {
     fn kind(&self) -> SpecType {
-        SpecType::DraftMtp
+        self.kind
     }
 
     fn n_max(&self) -> usize {

@@ -253,7 +253,7 @@ impl Family {
             }
             Kind::Assistant(i) => {
                 let assistant = context(&self.assistants[i]);
-                Box::new(AssistantDraft::new(assistant, chain))
+                Box::new(AssistantDraft::new(SpecType::DraftMtp, assistant, chain))
             }
             Kind::Eagle3(i) => {
                 let (model, fusion) = &self.eagle3[i];

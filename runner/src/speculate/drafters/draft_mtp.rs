@@ -35,7 +35,7 @@ pub(super) const SPEC: Spec = Spec {
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
     let (context, limits) = (parts.context(), parts.config.limits);
     match context.model().hparams.assistant {
-        Some(_) => Box::new(AssistantDraft::new(context, limits)),
+        Some(_) => Box::new(AssistantDraft::new(SpecType::DraftMtp, context, limits)),
         None => Box::new(mtp(context, limits)),
     }
 }
