@@ -290,6 +290,23 @@ fn another_input_is_refused() {
 }
 
 #[test]
+fn a_changed_chat_template_is_another_input() {
+    const TEMPLATE: &str = "hf/additional_chat_templates/tool_use.jinja";
+    let dir = Dir::new();
+    let folder = dir.join("hf");
+    fs::create_dir_all(folder.join("additional_chat_templates")).unwrap();
+    for entry in fs::read_dir(bundled("tiny-draft")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    fs::write(dir.join(TEMPLATE), "{{ tools }}").unwrap();
+    let planned = plan(&dir, &["convert", "hf", "--outfile", "out.gguf"], 2);
+    fs::write(dir.join(TEMPLATE), "{{ other }}").unwrap();
+    let found = shard(&dir, &planned, 1).error();
+    assert!(found.starts_with(&format!("{TEMPLATE}: ")), "{found}");
+}
+
+#[test]
 fn a_shard_can_run_twice_at_once_and_continue_after_a_signal() {
     let dir = Dir::new();
     // Absolute paths: the programs run in the folder of the tests.

@@ -132,21 +132,26 @@ impl Inputs {
     /// Returns the names and paths of the files whose content decides about the outputs, by name: all that are
     /// read but weights on the Hub. The name of a file on the Hub begins with `hf://`.
     pub(super) fn whole_files(&self) -> Vec<(String, PathBuf)> {
-        let described = self.files.iter().filter(|path| is_description(path));
-        let mut paths: Vec<&PathBuf> = described.chain(&self.data).collect();
-        paths.retain(|path| path.is_file());
         let shown = |path: &PathBuf| {
             let mut remote = self.remote.iter();
             let shown = remote.find_map(|remote| remote.name_of(path));
             shown.unwrap_or_else(|| path.display().to_string())
         };
-        let mut files: Vec<_> = paths
-            .into_iter()
-            .map(|path| (shown(path), path.clone()))
-            .collect();
+        let paths = self.read_whole().into_iter();
+        let mut files: Vec<_> = paths.map(|path| (shown(&path), path)).collect();
         files.sort();
-        files.dedup();
         files
+    }
+
+    /// Returns the files whose content decides about the outputs: not the files of a checkpoint's folder that no
+    /// conversion reads, and not weights on the Hub.
+    fn read_whole(&self) -> Vec<PathBuf> {
+        let described = self.files.iter().filter(|path| is_description(path));
+        let paths = described.chain(&self.data).filter(|path| path.is_file());
+        let mut paths: Vec<PathBuf> = paths.cloned().collect();
+        paths.sort();
+        paths.dedup();
+        paths
     }
 
     /// Describes the repositories on the Hub, with the bytes that tensors need.
@@ -162,19 +167,11 @@ impl Inputs {
         Ok(sources)
     }
 
-    /// Returns the files on this machine that determine the result: not those of a checkpoint's folder that no
-    /// conversion reads, and not the cache of the Hub.
+    /// Returns the same files without those in the cache of the Hub.
     pub(super) fn local(&self) -> Vec<PathBuf> {
-        let remote: Vec<PathBuf> = self.remote.iter().map(RemoteCheckpoint::folder).collect();
-        let is_read = |path: &&PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            let is_description = name.is_some_and(convert::is_description);
-            (is_description || self.data.contains(path))
-                && !remote.iter().any(|folder| path.starts_with(folder))
-        };
-        let mut files: Vec<PathBuf> = self.files.iter().filter(is_read).cloned().collect();
-        files.sort();
-        files.dedup();
+        let folders: Vec<PathBuf> = self.remote.iter().map(RemoteCheckpoint::folder).collect();
+        let mut files = self.read_whole();
+        files.retain(|path| !folders.iter().any(|folder| path.starts_with(folder)));
         files
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use super::bpe;
 use super::files::TokenizerFiles;
 use super::spm::{ADDED_SCORE, is_byte};
-use super::tokens::{self, TokenType, check_unique, field_error, pad, slot};
+use super::tokens::{self, TokenType, check_unique, pad, slot};
 use crate::error::Error;
 
 /// Control tokens that readers print, so that programs can parse them.
@@ -28,8 +28,6 @@ const PRINTED: [&str; 7] = [
 pub(super) fn write(files: &TokenizerFiles, n_vocab: u64, out: &mut Metadata) -> Result<(), Error> {
     let model = files.tokenizer.get("model").unwrap_or(&Json::Null);
     let merges = bpe::merges(files, model)?;
-    let mut slots: Vec<Option<(String, TokenType)>> = Vec::new();
-    slots.resize_with(n_vocab as usize, || None);
     let named = files
         .config
         .as_ref()
@@ -41,23 +39,7 @@ pub(super) fn write(files: &TokenizerFiles, n_vocab: u64, out: &mut Metadata) ->
         text if named.contains(text) => TokenType::Control,
         _ => other,
     };
-    let vocab = model.get("vocab").and_then(Json::as_object);
-    let Some(vocab) = vocab else {
-        return Err(field_error(
-            files,
-            "model.vocab",
-            "tokens with their ids",
-            model,
-        ));
-    };
-    for (text, id) in vocab {
-        let Some(id) = id.as_u64() else {
-            return Err(field_error(files, "model.vocab", "ids of 0 or more", id));
-        };
-        let slot = slot(&files.path, &mut slots, text, id)?;
-        tokens::check_free(files, slot.as_ref(), text, id)?;
-        *slot = Some((text.clone(), kind(text, TokenType::Normal)));
-    }
+    let mut slots = tokens::of_model(files, model, n_vocab, |text| kind(text, TokenType::Normal))?;
     for token in tokens::added_tokens(files)? {
         let slot = slot(&files.path, &mut slots, &token.text, token.id)?;
         let other = slot.as_ref().filter(|(first, _)| *first != token.text);

@@ -31,6 +31,30 @@ pub(super) fn read(
     model: &Value,
     n_vocab: u64,
 ) -> Result<Vec<(String, TokenType)>, Error> {
+    let named = files.config.as_ref().map_or(HashSet::new(), named_special);
+    let kind = |text: &str| match named.contains(text) {
+        true => TokenType::Control,
+        false => TokenType::Normal,
+    };
+    let mut slots = of_model(files, model, n_vocab, kind)?;
+    for token in added_tokens(files)? {
+        let slot = slot(&files.path, &mut slots, &token.text, token.id)?;
+        let other = slot.as_ref().filter(|(first, _)| *first != token.text);
+        check_free(files, other, &token.text, token.id)?;
+        *slot = Some(token.typed(&named));
+    }
+    let tokens: Vec<_> = pad(slots);
+    check_unique(&files.path, &tokens)?;
+    Ok(tokens)
+}
+
+/// Reads the model's own tokens by id; `kind` returns the type of a token.
+pub(super) fn of_model(
+    files: &TokenizerFiles,
+    model: &Value,
+    n_vocab: u64,
+    kind: impl Fn(&str) -> TokenType,
+) -> Result<Vec<Option<(String, TokenType)>>, Error> {
     let mut slots: Vec<Option<(String, TokenType)>> = Vec::new();
     slots.resize_with(n_vocab as usize, || None);
     let vocab = model.get("vocab").and_then(Value::as_object);
@@ -42,28 +66,15 @@ pub(super) fn read(
             model,
         ));
     };
-    let named = files.config.as_ref().map_or(HashSet::new(), named_special);
     for (text, id) in vocab {
         let Some(id) = id.as_u64() else {
             return Err(field_error(files, "model.vocab", "ids of 0 or more", id));
         };
         let slot = slot(&files.path, &mut slots, text, id)?;
         check_free(files, slot.as_ref(), text, id)?;
-        let token_type = match named.contains(text.as_str()) {
-            true => TokenType::Control,
-            false => TokenType::Normal,
-        };
-        *slot = Some((text.clone(), token_type));
+        *slot = Some((text.clone(), kind(text)));
     }
-    for token in added_tokens(files)? {
-        let slot = slot(&files.path, &mut slots, &token.text, token.id)?;
-        let other = slot.as_ref().filter(|(first, _)| *first != token.text);
-        check_free(files, other, &token.text, token.id)?;
-        *slot = Some(token.typed(&named));
-    }
-    let tokens: Vec<_> = pad(slots);
-    check_unique(&files.path, &tokens)?;
-    Ok(tokens)
+    Ok(slots)
 }
 
 /// Rejects a second token with the same id.

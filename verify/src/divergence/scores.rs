@@ -1,16 +1,16 @@
 //! [`Scores`]: the numbers of each scored position, in the order of the text.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use runner::model_files::ModelFile;
-use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor, Value};
+use schemas::gguf::{DType, Metadata, Plan, Value};
 use schemas::report::{KldReport, ModelDivergence, SCHEMA_VERSION};
 
 use super::logits_error;
 use super::row::RowScore;
 use super::statistics;
 use crate::error::Error;
+use crate::imatrix::f64_tensor;
 
 const GENERAL_TYPE: &str = "general.type";
 const TYPE: &str = "divergence-scores";
@@ -119,14 +119,16 @@ impl Scores {
         metadata.set(BITS, bits);
         let mut plan = Plan::new(metadata);
         plan.tensors
-            .push(tensor(SURPRISES.to_owned(), &self.base_surprises));
+            .push(f64_tensor(SURPRISES.to_owned(), &self.base_surprises));
         for (i, model) in self.models.iter().enumerate() {
             let numbers = model.rows.iter().flat_map(|row| {
                 let same_top = f64::from(u8::from(row.same_top));
                 [row.surprise, row.kld, row.delta_p, same_top]
             });
-            plan.tensors
-                .push(tensor(format!("{i}.rows"), &numbers.collect::<Vec<f64>>()));
+            plan.tensors.push(f64_tensor(
+                format!("{i}.rows"),
+                &numbers.collect::<Vec<f64>>(),
+            ));
         }
         plan
     }
@@ -203,21 +205,6 @@ impl Scores {
             base_surprises,
             models,
         })
-    }
-}
-
-fn tensor(name: String, values: &[f64]) -> Tensor {
-    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let n_bytes = bytes.len() as u64;
-    Tensor {
-        name,
-        shape: vec![values.len() as u64],
-        dtype: DType::F64,
-        size_bytes: n_bytes,
-        source: Arc::new(Owned {
-            bytes,
-            row_bytes: n_bytes,
-        }),
     }
 }
 

@@ -33,6 +33,7 @@ use crate::scores::log_sum_exp;
 use collector::{Collector, TensorSums};
 use follower::{Follower, N_OUTPUTS, Pass};
 use state::State;
+pub(crate) use state::f64_tensor;
 
 /// Maximum number of groups of chunks; see [`groups`].
 const MAX_GROUPS: usize = 64;

@@ -164,7 +164,8 @@ impl State {
     }
 }
 
-fn f64_tensor(name: String, values: &[f64]) -> Tensor {
+/// Returns a tensor of one row.
+pub(crate) fn f64_tensor(name: String, values: &[f64]) -> Tensor {
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
     let n_bytes = bytes.len() as u64;
     Tensor {
