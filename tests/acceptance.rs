@@ -32,6 +32,7 @@ struct Family {
     target: PathBuf,
     draft: PathBuf,
     eagle3: PathBuf,
+    dflash: PathBuf,
 }
 
 impl Family {
@@ -47,6 +48,7 @@ impl Family {
             target: convert("tiny-qwen35-mtp", &[]),
             draft: convert("tiny-draft", &[]),
             eagle3: convert("tiny-eagle3", &of_target),
+            dflash: convert("tiny-dflash", &of_target),
             _dir: dir,
         }
     }
@@ -54,8 +56,11 @@ impl Family {
     /// Drafted and accepted tokens of all prompts, decoded `n_parallel` at a time.
     fn counts(&self, kind: &str, n_max: u64, n_parallel: u64) -> [u64; 2] {
         let generate = specrun("generate").arg("-m").arg(&self.target);
-        let generate = generate.arg("-md").arg(&self.eagle3).arg("-f");
-        let generate = generate.arg(root().join("models/prompts.jsonl"));
+        let drafts = [&self.eagle3, &self.dflash];
+        let generate = drafts
+            .iter()
+            .fold(generate, |run, file| run.arg("-md").arg(file));
+        let generate = generate.arg("-f").arg(root().join("models/prompts.jsonl"));
         let [n_max, n_parallel] = [n_max, n_parallel].map(|n| n.to_string());
         let flags = ["--spec-draft-n-max", &n_max, "--parallel", &n_parallel];
         let lines = generate
@@ -84,6 +89,8 @@ fn counts_are_the_peers() {
         ("draft-mtp", 3, [1198, 929]),
         ("draft-mtp", 8, [1835, 1097]),
         ("draft-eagle3", 8, [3221, 919]),
+        ("draft-dflash", 3, [1675, 767]),
+        ("draft-dflash", 7, [3775, 780]),
         ("ngram-simple", 3, [797, 626]),
         ("ngram-mod", 3, [832, 710]),
     ] {
@@ -112,6 +119,7 @@ fn counts_are_the_peers() {
     let family = Family::new("bf16");
     assert_eq!(family.counts("draft-mtp", 3, 10), [1198, 929]);
     assert_eq!(family.counts("draft-eagle3", 8, 10), [3221, 919]);
+    assert_eq!(family.counts("draft-dflash", 3, 10), [1675, 767]);
 }
 
 /// A draft model with llama.cpp's rule for targets that keep no state for each token: the accepted prefix

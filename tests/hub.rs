@@ -224,3 +224,49 @@ fn failed_downloads_name_the_reason_and_leave_nothing() {
         "{changed}"
     );
 }
+
+#[test]
+fn machines_share_a_checkpoint_on_the_hub() {
+    let dir = Dir::new();
+    let mock = hub("llama");
+    let plan = specconv("plan").args(["convert", "hf://org/name", "--outfile", "hub.gguf"]);
+    let plan = plan.args(["--shards", "4", "-o", "plan.json"]);
+    with_hub(plan, &mock, &dir).ok();
+    for (shard, cache) in ["0", "1", "2", "3"].into_iter().zip(["a", "b", "c", "d"]) {
+        // Each machine has its own cache.
+        let run = specconv("run").args(["plan.json", "--shard", shard]);
+        let run = with_hub(run, &mock, &dir);
+        let ran = run.env("HF_HOME", dir.join(cache).to_str().unwrap()).run();
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        // Its rows are a fourth of the weights.
+        let note = ran.stderr.lines().find(|line| line.contains("downloaded "));
+        let words: Vec<&str> = note.unwrap().split(' ').collect();
+        let at = words.iter().position(|word| *word == "of").unwrap();
+        assert_ne!(words[at - 2..at], words[at + 1..at + 3], "{}", ran.stderr);
+    }
+    // No input is needed to join the parts.
+    specconv("finish")
+        .arg("plan.json")
+        .current_dir(dir.path())
+        .ok();
+    assert_eq!(
+        hash(&dir.join("hub.gguf")),
+        hash_from_folder("llama", &dir, &[])
+    );
+    // Another commit is another input.
+    let plan = fs::read_to_string(dir.join("plan.json")).unwrap();
+    fs::write(dir.join("plan.json"), plan.replace(COMMIT, &"0".repeat(40))).unwrap();
+    let run = specconv("run").args(["plan.json", "--shard", "0"]);
+    let ran = with_hub(run, &mock, &dir).run();
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.stderr.contains("of hf://org/name, expected 0000"),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr.contains("hint: name the commit when planning"),
+        "{}",
+        ran.stderr
+    );
+}

@@ -146,6 +146,75 @@ fn an_architecture_that_is_not_supported_is_no_problem_of_the_file() {
     assert_eq!(report["verdict"], "pass");
     let note = report["notes"][0].as_str().unwrap();
     assert!(note.starts_with("architecture unheard-of is not supported"));
+    assert!(
+        note.ends_with("split, merge, hash and set-metadata accept the file"),
+        "{note}"
+    );
+}
+
+/// Files that cannot run alone are described, with the commands that accept them.
+#[test]
+fn files_that_cannot_run_alone_are_described() {
+    let dir = Dir::new();
+    let note = |plan: &Plan| -> String {
+        let report = specconv("inspect")
+            .arg(dir.gguf("described.gguf", plan))
+            .json();
+        assert_eq!(report["verdict"], "pass", "{report}");
+        let note = report["notes"][0].as_str();
+        note.unwrap_or_default().to_owned()
+    };
+    let complete = whole(&dir);
+    assert_eq!(note(&complete), "");
+    let mut sidecar = complete.clone();
+    let in_trunk = |t: &Tensor| t.layer().is_some_and(|layer| layer < 4);
+    sidecar.tensors.retain(|tensor| !in_trunk(tensor));
+    assert!(note(&sidecar).starts_with("an MTP head without its trunk"));
+    let kind = |kind: &str| {
+        let mut plan = Plan::new(complete.metadata.clone());
+        plan.metadata.remove("general.architecture");
+        plan.metadata.set("general.type", kind);
+        note(&plan)
+    };
+    assert!(kind("imatrix").starts_with("an importance matrix"));
+    assert!(kind("adapter").starts_with("a LoRA adapter"));
+    assert!(kind("mmproj").starts_with("a multimodal projector"));
+
+    let mut renamed = complete.clone();
+    let arch = |plan: &mut Plan, arch: &str| {
+        plan.metadata.set("general.architecture", arch);
+        let n_mtp = u32::from(arch != "minimax-m2");
+        plan.metadata.set(format!("{arch}.block_count"), 5u32);
+        plan.metadata
+            .set(format!("{arch}.nextn_predict_layers"), n_mtp);
+    };
+    arch(&mut renamed, "minimax-m2");
+    let text = note(&renamed);
+    assert!(
+        text.contains("no MTP head: converters leave the head"),
+        "{text}"
+    );
+    // The head of qwen35 has all tensors of one of hy_v3 but this norm.
+    arch(&mut renamed, "hy_v3");
+    for tensor in &mut renamed.tensors {
+        tensor.name = tensor.name.replace("post_attention_norm", "ffn_norm");
+    }
+    let text = note(&renamed);
+    assert!(text.contains("only the MTP head was checked"), "{text}");
+    assert!(text.contains("llama.cpp drafts with it"), "{text}");
+    let report = specconv("inspect").arg(dir.join("described.gguf")).json();
+    assert_eq!(report["mtp"]["place"], "inline");
+    assert_eq!(report["mtp"]["n_declared"], 1);
+    let name = "blk.4.nextn.enorm.weight";
+    renamed.tensors.retain(|tensor| tensor.name != name);
+    let path = dir.gguf("damaged.gguf", &renamed);
+    let ran = specconv("inspect").arg(path).arg("--json").run();
+    assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(
+        problems(&report),
+        [format!("tensor {name} of the MTP head is missing")]
+    );
 }
 
 #[test]

@@ -8,12 +8,16 @@ mod acceptance;
 mod agreement;
 /// The public API of the library crates.
 mod api;
+/// Assistants: reference logits and counts, and clusters of tokens.
+mod assistant;
 /// Element types of the KV cache and their effects.
 mod caches;
 /// Chains of speculators, at any number of sequences.
 mod chains;
 /// Exit codes, help, output names, JSON against its schemas.
 mod cli;
+/// Traces of every architecture and speculator, for other engines.
+mod conformance;
 /// Converted checkpoints equal the reference converter's files.
 mod convert;
 /// Whole models on emulated CUDA devices, and handling of driver errors.
@@ -70,12 +74,16 @@ mod quantize;
 mod readme;
 /// Running models: reference logits and tokens, verified speculation, detection of dead heads.
 mod run;
+/// One command on many machines.
+mod scale;
 /// The HTTP server: protocols, identical texts, refused requests, shutdown.
 mod serve;
 /// Changing keys in a finished file.
 mod set_metadata;
 /// Layers of modules, and the files of an architecture.
 mod structure;
+/// The tables of README.md and the lists of the code.
+mod supported;
 /// Acceptance and speed over context length, temperature and task.
 mod surface;
 /// The rules of this repository.

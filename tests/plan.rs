@@ -1,6 +1,8 @@
 //! Memory of runs as predicted by `specrun plan`.
 
-use serde_json::json;
+use std::path::Path;
+
+use serde_json::{Value, json};
 
 use crate::cli::assert_valid;
 use crate::run::Bundle;
@@ -108,6 +110,76 @@ fn embeddings_continue_as_their_tokens() {
     let nan = bundle.dir.file("nan.f32", [255; 1024]);
     let error = generate("--embeddings", nan.to_str().unwrap()).error();
     assert!(error.contains("row 0 has a NaN"), "{error}");
+}
+
+/// Prompts of texts and embeddings: the embeddings of a text's tokens continue as the text, and an image's
+/// coordinates change the text, which drafts do not.
+#[test]
+fn parts_continue_with_and_without_drafts() {
+    let bundle = Bundle::new();
+    let target = schemas::gguf::open(&bundle.target).unwrap();
+    let table = target.tensor("token_embd.weight").unwrap();
+    let (bytes, n_embd) = (table.read_all().unwrap(), table.ne0() as usize);
+    let tokenize = specrun("tokenize").arg("-m").arg(&bundle.target);
+    let middle = tokenize.args(["-p", "(a, b", "--no-special"]).json();
+    let tokens = middle["tokens"].as_array().unwrap();
+    let tokens = tokens.iter().map(|id| id.as_u64().unwrap() as usize);
+    let tokens: Vec<usize> = tokens.collect();
+    // BF16 is the upper half of F32.
+    let rows = tokens.iter().flat_map(|&token| {
+        let row = &bytes[2 * n_embd * token..][..2 * n_embd];
+        row.chunks_exact(2)
+            .flat_map(|half| [0, 0, half[0], half[1]])
+    });
+    let shape = format!("({}, {n_embd})", tokens.len());
+    let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n");
+    let mut npy = b"\x93NUMPY\x01\x00".to_vec();
+    npy.extend((header.len() as u16).to_le_bytes());
+    npy.extend(header.bytes().chain(rows));
+    bundle.dir.file("image.npy", npy);
+    let positions: Vec<[usize; 3]> = (0..tokens.len()).map(|i| [9, 9 + i, 9]).collect();
+    let line = |positions: &str| {
+        let image = format!(r#"{{"embeddings": "image.npy"{positions}}}"#);
+        let (before, after) = (r#"{"text": "def add"}"#, r#"{"text": "):\n    return"}"#);
+        format!(r#"{{"id": "a", "parts": [{before}, {image}, {after}]}}"#)
+    };
+    let plain = bundle.dir.file("plain.jsonl", line(""));
+    let placed = format!(r#", "positions": {positions:?}"#);
+    let placed = bundle.dir.file("placed.jsonl", line(&placed));
+    let generate = |prompts: &Path, spec_type: &str| {
+        let generate = specrun("generate").arg("-m").arg(&bundle.target);
+        let generate = generate.arg("-f").arg(prompts);
+        generate.args(["-n", "24", "--spec-type", spec_type]).json()["tokens"].clone()
+    };
+    let text = specrun("generate").arg("-m").arg(&bundle.target);
+    let text = text.args(["-p", "def add(a, b):\n    return", "-n", "24"]);
+    let tokens_of = |report: Value| report["tokens"].clone();
+    let logits = |flag: &str, value: &std::ffi::OsStr| {
+        let logits = specrun("logits").arg("-m").arg(&bundle.target);
+        let report = logits.arg(flag).arg(value).json();
+        report["positions"]
+            .as_array()
+            .unwrap()
+            .last()
+            .unwrap()
+            .clone()
+    };
+    let whole = "def add(a, b):\n    return";
+    // The parts end where the tokenizer splits the text into words.
+    let of_whole = logits("-p", whole.as_ref());
+    assert_eq!(logits("-f", plain.as_os_str()), of_whole);
+    assert_ne!(logits("-f", placed.as_os_str()), of_whole);
+    assert_eq!(generate(&plain, "none"), tokens_of(text.json()));
+    for spec_type in ["draft-mtp", "ngram-simple,draft-mtp"] {
+        for prompts in [&plain, &placed] {
+            assert_eq!(generate(prompts, "none"), generate(prompts, spec_type));
+        }
+    }
+    let verify = specrun("verify").arg("-m").arg(&bundle.target);
+    let verify = verify.arg("-f").arg(&placed).args(["-n", "24"]);
+    let verify = verify.args(["--check", "fit,identity,invariance"]);
+    let report = verify.args(["--spec-type", "draft-mtp"]).json();
+    assert_eq!(report["runs"][0]["logits_identical"], true, "{report}");
 }
 
 /// Long drafts of a model with recurrent layers need reruns from checkpoints; the text does not change.

@@ -113,6 +113,8 @@ fn tutorials_run_as_written() {
     assert!(card.contains("llama-server -m tiny-Q4_K_M.gguf --spec-type draft-mtp"));
     let dir = run(&["docs/pipelines.md"]);
     assert!(dir.join("verify.sarif").exists());
+    let dir = run(&["docs/scale.md"]);
+    assert!(dir.join("small.gguf").exists());
 }
 
 /// The site has every page, no page that does not exist, and no link to a page that it lacks.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schemas::gguf::{DType, Owned, Plan, Tensor, open};
 use schemas::vocab::{VocabMap, read_d2t};
 
-use crate::util::{Dir, bundled, reference, root, specconv};
+use crate::util::{Dir, bundled, reference, root, specconv, specrun};
 
 /// Writes a draft with the target's tokenizer and an output head of `n_rows` rows, each filled with its
 /// index.
@@ -244,4 +244,58 @@ fn two_tokenizers_are_mapped() {
         None,
         "a vocabulary in its own tokens is itself"
     );
+}
+
+/// FastMTP heads are published with `output.weight` and `d2t` outside of blocks. Such a sidecar drafts as one in
+/// our layout, and so does the head when it is grafted.
+#[test]
+fn published_heads_with_a_reduced_vocabulary_draft() {
+    let dir = Dir::new();
+    let checkpoint = bundled("tiny-qwen35-mtp");
+    let body = dir.convert(&checkpoint, "body.gguf", &["--no-mtp"]);
+    let sidecar = dir.convert(&checkpoint, "mtp.gguf", &["--mtp"]);
+    let text = dir.file("text.txt", "def f(x):\n    return x\n".repeat(9));
+    let ours = dir.join("ours.gguf");
+    let trim = specconv("trim-vocab").arg(&sidecar);
+    let trim = trim.args(["--layout", "specconv", "-n", "300", "--text"]);
+    trim.arg(&text).arg("-o").arg(&ours).ok();
+    let mut plan = open(&ours).unwrap();
+    for tensor in &mut plan.tensors {
+        tensor.name = match tensor.name.as_str() {
+            "blk.4.nextn.d2t" => "d2t".to_owned(),
+            "blk.4.nextn.shared_head_head.weight" => "output.weight".to_owned(),
+            name => name.to_owned(),
+        };
+    }
+    for key in ["specconv.mtp.layout", "specconv.mtp.draft_vocab_size"] {
+        plan.metadata.remove(key).unwrap();
+    }
+    let published = dir.gguf("published.gguf", &plan);
+    let report = specconv("inspect").arg(&published).json();
+    assert_eq!(report["problems"], serde_json::json!([]), "{report}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("layout of published FastMTP heads"),
+        "{notes}"
+    );
+    let grafted = dir.join("grafted.gguf");
+    let graft = specconv("graft-mtp").arg("--target").arg(&body);
+    let graft = graft.arg("--mtp").arg(&published).arg("-o").arg(&grafted);
+    graft.ok();
+    let generate = |model: &Path, draft: Option<&Path>| {
+        let generate = specrun("generate").arg("-m").arg(model);
+        let generate = generate.args(["-p", "def add(a, b):", "-n", "48"]);
+        let generate = match draft {
+            Some(draft) => generate.arg("-md").arg(draft),
+            None => generate,
+        };
+        let report = generate.args(["--spec-type", "draft-mtp"]).json();
+        let counters = &report["counters"];
+        let counts = ["n_drafted", "n_accepted"].map(|key| counters[key].as_u64().unwrap());
+        (report["tokens"].clone(), counts)
+    };
+    let expected = generate(&body, Some(&ours));
+    assert!(expected.1[1] > 0, "{expected:?}");
+    assert_eq!(generate(&body, Some(&published)), expected);
+    assert_eq!(generate(&grafted, None), expected);
 }

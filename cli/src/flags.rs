@@ -335,7 +335,9 @@ fn advice(message: &str, names: &[&str]) -> Option<String> {
         .find(|(_, topics)| topics.iter().any(|t| t.command == word));
     let own = own.map(|(program, _)| format!("{program} {word}"));
     let other = OTHER_NAMES.iter().find(|(names, _)| names.contains(&word));
-    let command = own.or_else(|| other.map(|(_, command)| (*command).to_owned()))?;
+    // "run" is a command of specconv, but not the one that users of other tools mean.
+    let other = other.map(|(_, command)| (*command).to_owned());
+    let command = other.or(own)?;
     Some(format!("the command is \"{command}\""))
 }
 

@@ -21,6 +21,7 @@ mod report_file;
 mod shell;
 pub mod specconv;
 pub mod specrun;
+mod work;
 mod wrap;
 
 /// Version, commit, target and features, for `--version`.

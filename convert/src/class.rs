@@ -93,7 +93,6 @@ const RELEASED: &[&str] = &[
     "GPTNeoXForCausalLM",
     "Gemma2ForCausalLM",
     "Gemma3nForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",
     "GemmaForCausalLM",
     "Glm4ForCausalLM",
     "GraniteForCausalLM",

@@ -40,7 +40,7 @@ pub enum Error {
     )]
     Adapter { path: PathBuf, base: Option<String> },
     /// The checkpoint has no tokenizer.
-    #[error("{}: no tokenizer: neither tokenizer.json nor tokenizer.model", path.display())]
+    #[error("{}: no tokenizer: neither tokenizer.json nor tokenizer.model nor tiktoken.model", path.display())]
     NoTokenizer { path: PathBuf },
     /// The index names a file that does not exist.
     #[error(
@@ -176,6 +176,18 @@ pub enum Error {
         tensor: String,
         found: u64,
         expected: u64,
+    },
+    /// The order of tokens by cluster is not a permutation.
+    #[error(
+        "{}: tensor {tensor}: {found}, expected each of the tokens 0 to {} once",
+        path.display(),
+        n_vocab - 1
+    )]
+    TokenOrdering {
+        path: PathBuf,
+        tensor: String,
+        found: String,
+        n_vocab: u64,
     },
     /// The element type is not a supported floating-point type.
     #[error("{}: tensor {tensor}: element type {found:?}, expected F64, F32, F16, BF16, F8_E4M3 or F8_E5M2", path.display())]

@@ -12,6 +12,7 @@ use schemas::size::Size;
 use crate::arch::HfArch;
 use crate::arch::dflash;
 use crate::arch::eagle3::Draft;
+use crate::arch::gemma4;
 use crate::checkpoint::{self, StoredTensor};
 use crate::class::find_arch;
 use crate::config::{ConvertConfig, FileType, MtpMode, OutType};
@@ -49,7 +50,8 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let draft = Draft::open(arch, hf_config, config)?;
 
     let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
-    let n_mtp = mtp::count_layers(arch, hf_config, &stored, config.mtp, &mut notes)?;
+    let mode = settings.mtp_mode(config.mtp)?;
+    let n_mtp = mtp::count_layers(arch, hf_config, &stored, mode, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
     let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
     let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name));
@@ -66,6 +68,13 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         }
         None => (text, None),
     };
+    let (text, ordering) = match arch.assistant {
+        true => {
+            let split = gemma4::split(hf_config, text, n_vocab)?;
+            (split.tensors, split.ordering)
+        }
+        false => (text, None),
+    };
     let file_type = resolve_type(config.outtype, &text, &mut notes);
     let file_type = file_type.with_blocks(settings.quantization);
 
@@ -75,6 +84,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         config: hf_config,
         target: draft.as_ref().map(|draft| &draft.target),
         has_confidence_head: find(&text, "confidence_head.proj.weight").is_some(),
+        has_centroids: ordering.is_some(),
         n_mtp,
         file_type,
     };
@@ -94,7 +104,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         mtp: config.mtp,
     };
     let mut tensors = tensors.plan(text, &mut notes)?;
-    tensors.extend(d2t);
+    tensors.extend(d2t.into_iter().chain(ordering));
     let (general, naming) = general::metadata(hf_config, Size::of(&tensors), &mut notes)?;
 
     let mut plan = Plan::new(keys.join(&general));
@@ -130,6 +140,22 @@ struct Settings {
 }
 
 impl Settings {
+    /// Returns the part of the model that is converted: without its head, for classes whose heads are left
+    /// out.
+    fn mtp_mode(&self, requested: MtpMode) -> Result<MtpMode, Error> {
+        let class = self.hf_config.class()?;
+        if !self.hf_arch.headless_classes.contains(&class.as_str()) {
+            return Ok(requested);
+        }
+        match requested {
+            MtpMode::Only => Err(Error::MtpUnsupported {
+                path: self.hf_config.folder.clone(),
+                arch: self.arch.name,
+            }),
+            MtpMode::Inline | MtpMode::Without => Ok(MtpMode::Without),
+        }
+    }
+
     fn open(config: &ConvertConfig, notes: &mut Vec<Note>) -> Result<Settings, Error> {
         let mut hf_config = HfConfig::open(&config.checkpoint)?;
         hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
@@ -252,13 +278,15 @@ fn text_tensors(
 
 /// Returns true if a tensor belongs to a vision or audio module, by its name.
 fn is_other_modality(name: &str) -> bool {
-    const MODULES: [&str; 6] = [
+    const MODULES: [&str; 8] = [
         "visual",
         "vision_model",
         "vision_tower",
         "audio_tower",
         "multi_modal_projector",
+        "mm_projector",
         "embed_vision",
+        "embed_audio",
     ];
     let name = name.strip_prefix("model.").unwrap_or(name);
     let module = name.split('.').next().unwrap_or_default();
@@ -497,15 +525,17 @@ impl Tensors<'_> {
         DType::F16
     }
 
-    /// Returns the frequency factors of Llama 3's RoPE scaling, if the config has it.
+    /// Returns the frequency factors of Llama 3's RoPE scaling, if the config has it, or those that rotate only
+    /// a part of each head.
     fn rope_freqs(&self, expected: &[Expected]) -> Result<Option<Tensor>, Error> {
         let rope = &self.hf_config.rope;
         let row = expected.iter().find(|row| row.name == ROPE_FREQS);
-        let scaled = rope.str(&["rope_type"])?.as_deref() == Some("llama3");
-        let (Some(row), true) = (row, scaled) else {
+        let number = |field, default| Ok(rope.f64(&[field])?.unwrap_or(default));
+        let n_rot = self.hparams.n_rot;
+        let is_llama3 = rope.str(&["rope_type"])?.as_deref() == Some("llama3");
+        let (Some(row), true) = (row, is_llama3 || self.hf_arch.gemma4_layout) else {
             return Ok(None);
         };
-        let number = |field, default| Ok(rope.f64(&[field])?.unwrap_or(default));
         let scaling = RopeScaling {
             theta: number("rope_theta", 10_000.0)?,
             factor: number("factor", 8.0)?,
@@ -513,7 +543,10 @@ impl Tensors<'_> {
             high_freq_factor: number("high_freq_factor", 4.0)?,
             n_ctx_original: number("original_max_position_embeddings", 8192.0)?,
         };
-        let factors = scaling.factors(self.hparams.n_rot);
+        let factors = match is_llama3 {
+            true => scaling.factors(n_rot),
+            false => rotated_pairs(n_rot, number("partial_rotary_factor", 1.0)?),
+        };
         let bytes: Vec<u8> = factors.iter().flat_map(|x| x.to_le_bytes()).collect();
         let row_bytes = bytes.len() as u64;
         let source = Arc::new(Owned { bytes, row_bytes });
@@ -525,6 +558,15 @@ impl Tensors<'_> {
             source,
         })
     }
+}
+
+/// Returns frequency divisors that leave only a part of `n_rot / 2` pairs with a rotation.
+fn rotated_pairs(n_rot: u64, part: f64) -> Vec<f32> {
+    /// Divisor of pairs that do not turn.
+    const STILL: f32 = 1e30;
+    let n_rotated = (n_rot as f64 * part / 2.0) as u64;
+    let factor = |pair| if pair < n_rotated { 1.0 } else { STILL };
+    (0..n_rot / 2).map(factor).collect()
 }
 
 /// Small matrices with a large effect: F32 in every file.

@@ -229,6 +229,12 @@ fn chained_heads() {
 }
 
 #[test]
+fn gemma4() {
+    check("gemma4", 5);
+    check("gemma4-assistant", 5);
+}
+
+#[test]
 fn gpt_oss() {
     check("gpt-oss", 5);
     check("gpt-oss-bf16", 5);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::arch::{self, ArchSpec, MARKOV_W2, keys};
+use schemas::arch::{self, ArchSpec, MARKOV_W2, heads, keys};
 use schemas::gguf::{Extent, Metadata, Plan, ReadError, Source, SourceError, Tensor};
 use schemas::vocab::{D2T, D2tError, check_d2t, read_d2t, write_d2t};
 
@@ -218,7 +218,7 @@ fn check_draft(metadata: &Metadata) -> Result<(), VocabError> {
     }
     Err(VocabError::Architecture {
         found: found.to_owned(),
-        has_head: nextn::arch_with_heads(found).is_some(),
+        has_head: heads::find(found).is_some(),
     })
 }
 

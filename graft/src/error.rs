@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use schemas::arch::heads;
 use schemas::arch::mtp_layout::Fault;
-use schemas::arch::nextn;
 use schemas::gguf::{KeyError, SourceError};
 
 /// The file that an error is about.
@@ -52,8 +52,11 @@ pub enum Error {
     },
     /// The architecture has no known MTP head.
     #[error(
-        "{role}: architecture {arch} has no MTP head (known with one: {})",
-        nextn::names()
+        "{role}: architecture {arch} has no MTP head ({})",
+        match heads::left_out(.arch) {
+            Some(reason) => reason.to_owned(),
+            None => format!("known with one: {}", heads::names()),
+        }
     )]
     ArchWithoutHead {
         /// The file.
@@ -130,6 +133,16 @@ pub enum Error {
         role: Role,
         /// Number of trunk layers, from the keys.
         n_layer: u32,
+    },
+    /// The donor has more heads than readers accept.
+    #[error("donor: {found} MTP heads, readers of architecture {arch} accept {max}")]
+    TooManyHeads {
+        /// The architecture.
+        arch: &'static str,
+        /// Number of heads in the donor.
+        found: u32,
+        /// The largest number that readers accept.
+        max: u32,
     },
     /// A head with a trimmed output cannot share the target's.
     #[error(

@@ -1,9 +1,10 @@
 //! A file with its architecture, and its numbers of trunk and MTP layers. Reads keys, names and
 //! shapes, never data.
 
+use schemas::arch::heads::{self, HeadSpec};
+use schemas::arch::keys;
 use schemas::arch::mtp_layout::{diagnose, head_blocks, name_in_block};
-use schemas::arch::nextn::{self, EH_PROJ, HeadShape, head_tensors};
-use schemas::arch::{ArchSpec, Need, keys};
+use schemas::arch::nextn::{EH_PROJ, HeadShape, HeadTensor};
 use schemas::gguf::{Metadata, Plan, Tensor, logical_shape};
 
 use crate::error::{Error, Role};
@@ -15,7 +16,7 @@ const MAX_BLOCKS: u32 = 512;
 pub(crate) struct Model<'a> {
     pub(crate) role: Role,
     pub(crate) plan: &'a Plan,
-    pub(crate) arch: &'static ArchSpec,
+    pub(crate) head: HeadSpec,
     /// Number of trunk layers; for a donor without keys, the number of the head's first block.
     pub(crate) n_layer: u32,
     pub(crate) n_mtp: u32,
@@ -29,18 +30,18 @@ impl<'a> Model<'a> {
             .metadata
             .need_str(keys::ARCHITECTURE)
             .map_err(key_error)?;
-        let arch = nextn::arch_with_heads(arch).ok_or_else(|| Error::ArchWithoutHead {
+        let head = heads::find(arch).ok_or_else(|| Error::ArchWithoutHead {
             role,
             arch: arch.to_owned(),
         })?;
         if let Some(fault) = diagnose(plan).into_iter().next() {
             return Err(Error::Layout { role, fault });
         }
-        let (n_block, n_mtp) = counts(&plan.metadata, arch.name).map_err(|e| e.into_error(role))?;
+        let (n_block, n_mtp) = counts(&plan.metadata, head.arch).map_err(|e| e.into_error(role))?;
         Ok(Model {
             role,
             plan,
-            arch,
+            head,
             n_layer: n_block - n_mtp,
             n_mtp,
         })
@@ -53,10 +54,10 @@ impl<'a> Model<'a> {
         let arch = plan.metadata.str(keys::ARCHITECTURE);
         let arch = arch.map_err(|source| Error::Key { role, source })?;
         if let Some(found) = arch
-            && found != target.arch.name
+            && found != target.head.arch
         {
             return Err(Error::Architecture {
-                target: target.arch.name.to_owned(),
+                target: target.head.arch.to_owned(),
                 donor: found.to_owned(),
             });
         }
@@ -71,7 +72,7 @@ impl<'a> Model<'a> {
         Ok(Model {
             role,
             plan,
-            arch: target.arch,
+            head: target.head,
             n_layer: first,
             n_mtp: last - first + 1,
         })
@@ -79,7 +80,7 @@ impl<'a> Model<'a> {
 
     /// Returns the full name of an architecture key.
     pub(crate) fn key(&self, suffix: &str) -> String {
-        format!("{}.{suffix}", self.arch.name)
+        format!("{}.{suffix}", self.head.arch)
     }
 
     /// Returns the number of all blocks.
@@ -100,11 +101,16 @@ impl<'a> Model<'a> {
     /// Returns the last trunk layer that has all required tensors of a head's layer; it defines
     /// their shapes.
     pub(crate) fn trunk_like_head(&self) -> Option<u32> {
-        (0..self.n_layer).rev().find(|&block| {
-            let required = self.arch.head_layer();
-            let mut required = required.filter(|spec| spec.need == Need::Required);
-            required.all(|spec| self.block_tensor(block, spec.gguf).is_some())
-        })
+        let mut tensors = self.head.tensors();
+        tensors.retain(|tensor| tensor.shape == HeadShape::Trunk);
+        (0..self.n_layer)
+            .rev()
+            .find(|&block| !tensors.iter().any(|tensor| self.lacks(block, tensor)))
+    }
+
+    /// Checks whether a block lacks a required tensor.
+    fn lacks(&self, block: u32, tensor: &HeadTensor) -> bool {
+        tensor.is_missing(|name| self.block_tensor(block, name).is_some())
     }
 
     /// Returns the embedding width, from the key or else from the token embedding.
@@ -113,6 +119,12 @@ impl<'a> Model<'a> {
         let declared = self.plan.metadata.u32(&key).ok().flatten();
         let embedding = || Some(self.plan.tensor("token_embd.weight")?.ne0());
         declared.map(u64::from).or_else(embedding)
+    }
+
+    /// Returns the number of streams of hyper-connections, from the key.
+    fn n_streams(&self) -> Option<u64> {
+        let key = self.key(keys::HYPER_CONNECTION_COUNT);
+        self.plan.metadata.u32(&key).ok().flatten().map(u64::from)
     }
 
     /// Returns the number of tokens, from the token embedding or else from the token list.
@@ -132,15 +144,30 @@ impl<'a> Model<'a> {
             return Err(Error::NoHead { role, key, is_zero });
         }
         for block in self.n_layer..self.n_block() {
-            for expected in head_tensors(self.arch) {
-                let Some(tensor) = self.block_tensor(block, expected.name) else {
-                    if expected.need == Need::Optional {
-                        continue;
-                    }
-                    let tensor = format!("blk.{block}.{}", expected.name);
-                    return Err(Error::MissingTensor { role, tensor });
-                };
-                self.check_shape(tensor, expected.shape, self)?;
+            let expected = self.head.tensors();
+            if let Some(missing) = expected.iter().find(|tensor| self.lacks(block, tensor)) {
+                let tensor = format!("blk.{block}.{}", missing.name);
+                return Err(Error::MissingTensor { role, tensor });
+            }
+            self.check_shapes(block, self)?;
+        }
+        Ok(())
+    }
+
+    /// Fails if a tensor of the head in a block does not have the shape that `sizes` requires.
+    /// Tensors that the table does not list have the shape of the trunk's.
+    pub(crate) fn check_shapes(&self, block: u32, sizes: &Model<'_>) -> Result<(), Error> {
+        let known = self.head.tensors();
+        for expected in &known {
+            if let Some(tensor) = self.block_tensor(block, expected.name) {
+                self.check_shape(tensor, expected.shape, sizes)?;
+            }
+        }
+        let is_known = |name: &str| known.iter().any(|tensor| tensor.name == name);
+        let tensors = self.plan.tensors.iter();
+        for tensor in tensors.filter(|tensor| tensor.layer() == Some(block)) {
+            if !is_known(name_in_block(&tensor.name)) {
+                self.check_shape(tensor, HeadShape::Trunk, sizes)?;
             }
         }
         Ok(())
@@ -148,7 +175,7 @@ impl<'a> Model<'a> {
 
     /// Fails if a tensor of a head does not have the shape that `sizes` requires, as far as that
     /// file determines it.
-    pub(crate) fn check_shape(
+    fn check_shape(
         &self,
         tensor: &Tensor,
         shape: HeadShape,
@@ -181,6 +208,15 @@ impl<'a> Model<'a> {
             HeadShape::Width => n_embd.map(|n| vec![n]),
             HeadShape::Joined => n_embd.map(|n| vec![2 * n, n]),
             HeadShape::Vocab => n_embd.zip(n_vocab).map(|(n, n_vocab)| vec![n, n_vocab]),
+            HeadShape::Streams => {
+                let streams = n_embd.zip(self.n_streams());
+                return streams
+                    .map_or_else(Vec::new, |(n, count)| vec![vec![n, count], vec![n * count]]);
+            }
+            HeadShape::Model(name) => {
+                let like = self.plan.tensor(name);
+                like.map(|like| like.logical_shape().to_vec())
+            }
             // Layers of the trunk may differ; the head's is like one of them.
             HeadShape::Trunk => {
                 let name = name_in_block(&tensor.name);

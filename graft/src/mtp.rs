@@ -6,11 +6,9 @@
 
 use std::ops::Range;
 
-use schemas::arch::keys;
 use schemas::arch::mtp_layout::name_in_block;
-use schemas::arch::nextn::{
-    EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD, head_tensors,
-};
+use schemas::arch::nextn::{EMBED_TOKENS, PER_LAYER_KEYS, PerLayer, SHARED_HEAD_HEAD};
+use schemas::arch::{keys, reduced_vocab};
 use schemas::gguf::{Array, Metadata, Plan, Tensor, Value};
 use schemas::size::update_label;
 
@@ -133,10 +131,18 @@ fn mtp_metadata(model: &Model<'_>) -> Metadata {
 /// its shapes do not match the target's layers.
 pub fn graft_mtp(target: &Plan, donor: &Plan, config: &GraftConfig) -> Result<Plan, Error> {
     let target = Model::new(Role::Target, target)?;
+    let donor = &reduced_vocab::adopt(donor.clone());
     let donor = Model::donor(donor, &target)?;
     target.check_headless()?;
     donor.check_head()?;
     check_fit(&target, &donor)?;
+    if let Some(max) = target.head.max_heads.filter(|&max| donor.n_mtp > max) {
+        return Err(Error::TooManyHeads {
+            arch: target.head.arch,
+            found: donor.n_mtp,
+            max,
+        });
+    }
     let mut metadata = grafted_metadata(&target, &donor)?;
     if !config.forced.is_empty() {
         metadata.set(FORCED, config.forced.clone());
@@ -180,14 +186,7 @@ pub fn replace_mtp(input: &Plan, donor: &Plan, config: &GraftConfig) -> Result<P
 
 /// Fails if a tensor of the head does not match the shapes of the target's layers.
 fn check_fit(target: &Model<'_>, donor: &Model<'_>) -> Result<(), Error> {
-    for block in donor.n_layer..donor.n_block() {
-        for expected in head_tensors(donor.arch) {
-            if let Some(tensor) = donor.block_tensor(block, expected.name) {
-                donor.check_shape(tensor, expected.shape, target)?;
-            }
-        }
-    }
-    Ok(())
+    (donor.n_layer..donor.n_block()).try_for_each(|block| donor.check_shapes(block, target))
 }
 
 /// Returns the head's tensors in the donor's order, with the donor's block numbers.
@@ -300,8 +299,7 @@ fn extend(
         .into_iter()
         .find(|(suffix, _)| key == target.key(suffix));
     // Where blocks differ, the head's may be of either kind.
-    let is_false =
-        kind.is_some_and(|&(_, kind)| kind == PerLayer::False) && !target.arch.blocks.head_counts;
+    let is_false = kind.is_some_and(|&(_, kind)| kind == PerLayer::False) && !target.head.uneven;
     let found = donor.plan.metadata.get(key).and_then(Value::as_array);
     let scalar = donor
         .plan
@@ -310,6 +308,10 @@ fn extend(
         .filter(|v| v.as_u64().is_some());
     let n_block = donor.n_block();
     let known = found.filter(|found| found.len() == n_block as usize);
+    let mut of_trunk = target.head.trunk_arrays.iter();
+    if known.is_none() && of_trunk.any(|suffix| key == target.key(suffix)) {
+        return Ok(());
+    }
     for layer in donor.n_layer..n_block {
         let entry = match known {
             Some(known) => known.get(layer as usize),
@@ -362,7 +364,7 @@ pub(crate) fn renumbered(tensor: &Tensor, from: u32, to: u32) -> Tensor {
 
 /// Returns the keys whose arrays have one entry per block.
 fn per_layer_keys(model: &Model<'_>) -> Vec<String> {
-    keys::per_layer(&model.plan.metadata, model.arch.name, model.n_block())
+    keys::per_layer(&model.plan.metadata, model.head.arch, model.n_block())
 }
 
 /// Sets an integer; keeps the type that the file stores, if the number fits.

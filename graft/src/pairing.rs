@@ -5,9 +5,9 @@ use bstr::BStr;
 use kernels::statistics::{
     Defect, MAX_PARTS_RATIO, NormOffset, Survey, Values, cosine, norm_offset, survey,
 };
-use schemas::arch::keys;
 use schemas::arch::mtp_layout::name_in_block;
 use schemas::arch::nextn::EH_PROJ;
+use schemas::arch::{keys, reduced_vocab};
 use schemas::gguf::{Metadata, Plan, SourceError, Strings, Tensor, Value};
 use schemas::report::{Finding, HeadTensorReport, PairingCheck, PairingOutcome, PairingReport};
 use schemas::threads;
@@ -27,6 +27,8 @@ const PAIRED_KEYS: &[(&str, Default)] = &[
     (keys::EXPERT_COUNT, Default::Unknown),
     ("expert_used_count", Default::Unknown),
     ("expert_feed_forward_length", Default::Unknown),
+    (keys::EMBEDDING_LENGTH_OUT, Default::Unknown),
+    (keys::HYPER_CONNECTION_COUNT, Default::Unknown),
     (keys::RMS_EPSILON, Default::Unknown),
     (keys::ROPE_DIMENSION_COUNT, Default::Unknown),
     (keys::ROPE_FREQ_BASE, Default::Float(10_000.0)),
@@ -74,6 +76,7 @@ const RELATED_COSINE: f64 = 0.5;
 /// be read.
 pub fn pair(target: &Plan, donor: &Plan) -> Result<PairingReport, Error> {
     let target = Model::new(Role::Target, target)?;
+    let donor = &reduced_vocab::adopt(donor.clone());
     let donor = Model::donor(donor, &target)?;
     donor.check_head()?;
     let mut checks = Vec::new();
@@ -230,6 +233,22 @@ fn shared_checks(target: &Model<'_>, donor: &Model<'_>) -> Result<Vec<PairingChe
             check(name, finding, text(ours, target)?, text(theirs, donor)?)
         }
     });
+
+    for name in target.head.mixers {
+        let Some((ours, theirs)) = both(name) else {
+            checks.push(unknown(name));
+            continue;
+        };
+        let is_same = ours.dtype == theirs.dtype && bytes(ours, target)? == bytes(theirs, donor)?;
+        let (finding, donor) = match is_same {
+            true => (Finding::Same, "the same"),
+            false => (
+                Finding::Refuses,
+                "another one for its head; readers would use the target's",
+            ),
+        };
+        checks.push(check(*name, finding, "one for trunk and head", donor));
+    }
 
     let name = "token_embd.weight";
     let angle = match both(name) {

@@ -1,8 +1,8 @@
 //! Repairs heads that are not in the blocks that the keys declare, as [`diagnose`] reports them.
 
-use schemas::arch::keys;
 use schemas::arch::mtp_layout::{Fault, diagnose, layers};
-use schemas::arch::nextn::{self, PER_LAYER_KEYS, PerLayer};
+use schemas::arch::nextn::{PER_LAYER_KEYS, PerLayer};
+use schemas::arch::{heads, keys};
 use schemas::gguf::{Array, Plan, Value};
 
 use crate::error::{Error, Role};
@@ -30,7 +30,7 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     let key_error = |source| Error::Key { role, source };
     let arch = plan.metadata.need_str(keys::ARCHITECTURE);
     let arch = arch.map_err(key_error)?;
-    let Some(spec) = nextn::arch_with_heads(arch) else {
+    let Some(spec) = heads::find(arch) else {
         let arch = arch.to_owned();
         return Err(Error::ArchWithoutHead { role, arch });
     };
@@ -60,9 +60,13 @@ pub fn repair_mtp(plan: &Plan, n_trunk: Option<u32>) -> Result<Repaired, Error> 
     }
     for (suffix, kind) in PER_LAYER_KEYS {
         let key = key(suffix);
-        if let Some(Value::Array(array)) = repaired.metadata.get_mut(&key) {
+        let has_trunk_only =
+            |array: &Array| spec.trunk_arrays.contains(suffix) && array.len() == n_layer as usize;
+        if let Some(Value::Array(array)) = repaired.metadata.get_mut(&key)
+            && !has_trunk_only(array)
+        {
             // Where blocks differ, the entry of a head's cannot be known.
-            let kind = Some(*kind).filter(|_| !spec.blocks.head_counts);
+            let kind = Some(*kind).filter(|_| !spec.uneven);
             resize(array, kind, n_layer, n_block).map_err(|found| Error::Layout {
                 role,
                 fault: Fault::PerLayer {

@@ -59,6 +59,12 @@ TaskFlag = Literal["high-entropy", "looping"]
 Verdict = Literal["pass", "fail"]
 """The outcome of a check."""
 
+WorkContent = Union[dict[str, Any], dict[str, Any], dict[str, Any]]
+"""Content of a file of a shard."""
+
+WorkKind = Literal["convert", "quantize", "imatrix", "kld", "verify"]
+"""A command that can be divided."""
+
 
 
 @dataclass(frozen=True)
@@ -518,6 +524,114 @@ class CardReport:
 
 
 @dataclass(frozen=True)
+class ConformanceReport:
+    """Result of `specrun conformance`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    backend: str
+    """Device and instruction set."""
+
+    verdict: Verdict
+    """Fail if a trace differs."""
+
+    traces: list[TraceResult]
+    """One result for each trace."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return self.verdict == "pass"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            backend=data["backend"],
+            verdict=data["verdict"],
+            traces=[TraceResult.from_dict(v) for v in data["traces"]],
+        )
+
+
+@dataclass(frozen=True)
+class ConformanceRound:
+    """One verified target pass."""
+
+    position: int
+    """Number of tokens in the target's KV cache before the pass."""
+
+    drafter: Optional[str]
+    """Name of the speculator whose draft was verified; null without a draft."""
+
+    drafted: list[int]
+    """Draft token ids."""
+
+    n_accepted: int
+    """Number of accepted draft tokens."""
+
+    committed: list[int]
+    """Token ids that the pass added to the text: the accepted ones, and the target's choice after
+    them.
+    """
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceRound:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            position=data["position"],
+            drafter=data["drafter"],
+            drafted=data["drafted"],
+            n_accepted=data["n_accepted"],
+            committed=data["committed"],
+        )
+
+
+@dataclass(frozen=True)
+class ConformanceTraceReport:
+    """A decoding run that every engine can repeat, and its expected result."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    model: TracedFile
+    """The target."""
+
+    drafts: list[TracedFile]
+    """Files of the speculators."""
+
+    spec_types: list[str]
+    """Speculators, in the order in which they are asked; empty for plain decoding."""
+
+    n_draft_max: int
+    """Maximum draft length of model-based speculators, in tokens."""
+
+    prompt: list[int]
+    """Token ids of the prompt."""
+
+    n_predict: int
+    """Number of tokens to generate greedily; tokens that end a text do not end it."""
+
+    expected: Optional[ExpectedTrace]
+    """The result; null until it is recorded."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ConformanceTraceReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            model=TracedFile.from_dict(data["model"]),
+            drafts=[TracedFile.from_dict(v) for v in data["drafts"]],
+            spec_types=data["spec_types"],
+            n_draft_max=data["n_draft_max"],
+            prompt=data["prompt"],
+            n_predict=data["n_predict"],
+            expected=None if (found := data.get("expected", None)) is None else ExpectedTrace.from_dict(found),
+        )
+
+
+@dataclass(frozen=True)
 class ConvertReport:
     """Result of converting a Hugging Face checkpoint to a GGUF file."""
 
@@ -947,6 +1061,53 @@ class Estimate:
 
 
 @dataclass(frozen=True)
+class ExpectedTrace:
+    """Expected result of a trace."""
+
+    tolerance: float
+    """Maximum difference of a logit of `logits` in engines that do not compute the same bits."""
+
+    min_lead: float
+    """Smallest lead of a generated token over the second best. Engines within the tolerance generate
+    the same tokens if it exceeds twice the tolerance.
+    """
+
+    tokens: list[int]
+    """The generated token ids."""
+
+    n_drafted: int
+    """Number of drafted tokens, the sum over `rounds`."""
+
+    n_accepted: int
+    """Number of accepted draft tokens, the sum over `rounds`."""
+
+    rounds: list[ConformanceRound]
+    """Target passes after the one over the prompt, in order. The pass over the prompt gives the first
+    token.
+    """
+
+    logits_hash: str
+    """Hash of all logits of `logits`, in order: of the full rows, one after another."""
+
+    logits: list[PositionLogits]
+    """Logits from which each token was chosen, in order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ExpectedTrace:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tolerance=data["tolerance"],
+            min_lead=data["min_lead"],
+            tokens=data["tokens"],
+            n_drafted=data["n_drafted"],
+            n_accepted=data["n_accepted"],
+            rounds=[ConformanceRound.from_dict(v) for v in data["rounds"]],
+            logits_hash=data["logits_hash"],
+            logits=[PositionLogits.from_dict(v) for v in data["logits"]],
+        )
+
+
+@dataclass(frozen=True)
 class FailedCheck:
     """A check that failed."""
 
@@ -1021,6 +1182,76 @@ class FileReport:
             sha256=data.get("sha256", []),
             n_tensors=data["n_tensors"],
             types=[TypeShare.from_dict(v) for v in data["types"]],
+        )
+
+
+@dataclass(frozen=True)
+class FinishReport:
+    """Result of `specconv finish` for model files."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan: str
+    """Path of the plan."""
+
+    plan_sha256: str
+    """SHA-256 of the plan."""
+
+    outputs: list[FinishedFile]
+    """The files."""
+
+    renamed_bytes: int
+    """Bytes of these that were parts, and got their names without being copied."""
+
+    kernel_copied_bytes: int
+    """Bytes of tensor data that the kernel copied from the parts."""
+
+    shared_bytes: int
+    """Bytes of these whose blocks are shared with the parts: they took neither space nor time."""
+
+    kept: bool
+    """True if an earlier run had already written the files."""
+
+    elapsed_ms: int
+    """Time from start to the finished files, in milliseconds."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FinishReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan=data["plan"],
+            plan_sha256=data["plan_sha256"],
+            outputs=[FinishedFile.from_dict(v) for v in data["outputs"]],
+            renamed_bytes=data["renamed_bytes"],
+            kernel_copied_bytes=data["kernel_copied_bytes"],
+            shared_bytes=data["shared_bytes"],
+            kept=data["kept"],
+            elapsed_ms=data["elapsed_ms"],
+        )
+
+
+@dataclass(frozen=True)
+class FinishedFile:
+    """A file that `specconv finish` wrote."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    modified_ns: str
+    """Modification time in nanoseconds since 1970, as text."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> FinishedFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            modified_ns=data["modified_ns"],
         )
 
 
@@ -2549,6 +2780,29 @@ class PairingReport:
 
 
 @dataclass(frozen=True)
+class PartFile:
+    """A file of a part."""
+
+    name: str
+    """Name in the folder of parts."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    xxh3: str
+    """XXH3 in hexadecimal."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PartFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            size_bytes=data["size_bytes"],
+            xxh3=data["xxh3"],
+        )
+
+
+@dataclass(frozen=True)
 class Passport:
     """Proved properties of a model, and the hash of the tensors that they were proved of."""
 
@@ -3238,6 +3492,45 @@ class RowDifference:
             n_threads=data["n_threads"],
             alone=data["alone"],
             found=data["found"],
+        )
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Result of `specconv run`."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan: str
+    """Path of the plan."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    kept: bool
+    """True if the part was already right, so that nothing was written."""
+
+    size_bytes: int
+    """Bytes of all files of the part."""
+
+    resumed_bytes: int
+    """Bytes of tensor data that were kept from an interrupted run."""
+
+    elapsed_ms: int
+    """Time from start to the finished part, in milliseconds."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RunReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan=data["plan"],
+            shard=data["shard"],
+            kept=data["kept"],
+            size_bytes=data["size_bytes"],
+            resumed_bytes=data["resumed_bytes"],
+            elapsed_ms=data["elapsed_ms"],
         )
 
 
@@ -4385,6 +4678,65 @@ class TokenizerReport:
 
 
 @dataclass(frozen=True)
+class TraceResult:
+    """Result of one trace."""
+
+    name: str
+    """File name of the trace without its extension."""
+
+    verdict: Verdict
+    """Pass if everything is equal to the expected result, bit for bit."""
+
+    n_tokens: int
+    """Number of generated tokens."""
+
+    n_drafted: int
+    """Number of drafted tokens."""
+
+    n_accepted: int
+    """Number of accepted draft tokens."""
+
+    difference: Optional[str]
+    """Description of the first difference; null if there is none."""
+
+    @property
+    def passed(self) -> bool:
+        """True if no check failed."""
+        return self.verdict == "pass"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TraceResult:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            verdict=data["verdict"],
+            n_tokens=data["n_tokens"],
+            n_drafted=data["n_drafted"],
+            n_accepted=data["n_accepted"],
+            difference=data["difference"],
+        )
+
+
+@dataclass(frozen=True)
+class TracedFile:
+    """A model file of a trace."""
+
+    path: str
+    """Path of the file, relative to the folder of the trace."""
+
+    sha256: str
+    """SHA-256 of the file in hexadecimal; empty until the result is recorded."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TracedFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            sha256=data["sha256"],
+        )
+
+
+@dataclass(frozen=True)
 class TrimVocabReport:
     """Result of reducing the output head of a draft to a subset of the tokens."""
 
@@ -5043,6 +5395,261 @@ class WidthCost:
             break_even_accepted=data["break_even_accepted"],
         )
 
+
+@dataclass(frozen=True)
+class WorkFile:
+    """A file that a shard writes."""
+
+    name: str
+    """Name in the folder of parts."""
+
+    content: WorkContent
+    """Content of the file."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkFile:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            content=data["content"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkInput:
+    """A file that a plan reads."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    sampled_xxh3: str
+    """XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 64 KiB at equal distances.
+    """
+
+    modified_ns: Optional[str]
+    """Modification time in nanoseconds since 1970, as text; null if it is not compared."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkInput:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            sampled_xxh3=data["sampled_xxh3"],
+            modified_ns=data["modified_ns"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkOutput:
+    """A model file that a plan writes."""
+
+    path: str
+    """Path as in the command."""
+
+    size_bytes: int
+    """Size in bytes."""
+
+    header_xxh3: str
+    """XXH3 of the header in hexadecimal: keys, and names, shapes, types and offsets of the tensors.
+    """
+
+    tensors: list[WorkTensor]
+    """Tensors in file order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkOutput:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            path=data["path"],
+            size_bytes=data["size_bytes"],
+            header_xxh3=data["header_xxh3"],
+            tensors=[WorkTensor.from_dict(v) for v in data["tensors"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkPartReport:
+    """Manifest of the part of one shard. A part is complete when its manifest exists."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    plan_sha256: str
+    """SHA-256 of the plan."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    files: list[PartFile]
+    """The files, in the order of the plan."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkPartReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            plan_sha256=data["plan_sha256"],
+            shard=data["shard"],
+            files=[PartFile.from_dict(v) for v in data["files"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkPlanReport:
+    """A command that is divided among shards, as `specconv plan` writes it."""
+
+    schema_version: int
+    """`SCHEMA_VERSION`."""
+
+    program: str
+    """Name and version of the program. All shards need the same."""
+
+    kind: WorkKind
+    """Name of the planned command."""
+
+    command: list[str]
+    """Arguments of the program, from the word `plan` on."""
+
+    folder: str
+    """Folder in which the command was planned. Relative paths start in the current folder, which is
+    this one on machines that share a file system.
+    """
+
+    options: str
+    """Options besides the inputs that determine the result."""
+
+    inputs: list[WorkInput]
+    """Files that are read."""
+
+    sources: list[WorkSource]
+    """Repositories on the Hub that are read."""
+
+    outputs: list[WorkOutput]
+    """Model files that are written; empty for measurements."""
+
+    shards: list[WorkShard]
+    """Work of each shard, in order."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkPlanReport:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            schema_version=data["schema_version"],
+            program=data["program"],
+            kind=data["kind"],
+            command=data["command"],
+            folder=data["folder"],
+            options=data["options"],
+            inputs=[WorkInput.from_dict(v) for v in data["inputs"]],
+            sources=[WorkSource.from_dict(v) for v in data["sources"]],
+            outputs=[WorkOutput.from_dict(v) for v in data["outputs"]],
+            shards=[WorkShard.from_dict(v) for v in data["shards"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkShard:
+    """Work of one shard."""
+
+    shard: int
+    """Number of the shard, from 0."""
+
+    files: list[WorkFile]
+    """Files that the shard writes; empty if there is less work than shards."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkShard:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            shard=data["shard"],
+            files=[WorkFile.from_dict(v) for v in data["files"]],
+        )
+
+
+@dataclass(frozen=True)
+class WorkSlice:
+    """Rows of a tensor."""
+
+    tensor: int
+    """Index of the tensor in the output."""
+
+    first_row: int
+    """First row."""
+
+    n_rows: int
+    """Number of rows."""
+
+    offset: int
+    """Offset of the rows in the output, in bytes."""
+
+    size_bytes: int
+    """Bytes of the rows."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkSlice:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            tensor=data["tensor"],
+            first_row=data["first_row"],
+            n_rows=data["n_rows"],
+            offset=data["offset"],
+            size_bytes=data["size_bytes"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkSource:
+    """A commit on the Hub that a plan reads."""
+
+    repository: str
+    """Name of the repository, `org/name`."""
+
+    commit: str
+    """Hash of the commit."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkSource:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            repository=data["repository"],
+            commit=data["commit"],
+        )
+
+
+@dataclass(frozen=True)
+class WorkTensor:
+    """A tensor of a model file."""
+
+    name: str
+    """Full name."""
+
+    dtype: str
+    """Name of the element type in ggml."""
+
+    shape: list[int]
+    """Elements per dimension, the contiguous one first."""
+
+    offset: int
+    """Offset of the data in the file, in bytes."""
+
+    size_bytes: int
+    """Bytes of data."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WorkTensor:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            name=data["name"],
+            dtype=data["dtype"],
+            shape=data["shape"],
+            offset=data["offset"],
+            size_bytes=data["size_bytes"],
+        )
+
 __all__ = [
     "AgreementReport",
     "AgreementTexts",
@@ -5055,6 +5662,9 @@ __all__ = [
     "CardFile",
     "CardReport",
     "Check",
+    "ConformanceReport",
+    "ConformanceRound",
+    "ConformanceTraceReport",
     "ConvertReport",
     "CopyReport",
     "Counters",
@@ -5069,10 +5679,13 @@ __all__ = [
     "DraftFlagsReport",
     "DraftPosition",
     "Estimate",
+    "ExpectedTrace",
     "FailedCheck",
     "FileChange",
     "FileReport",
     "Finding",
+    "FinishReport",
+    "FinishedFile",
     "FirstDifference",
     "FitCause",
     "FitFinding",
@@ -5121,6 +5734,7 @@ __all__ = [
     "PairingCheck",
     "PairingOutcome",
     "PairingReport",
+    "PartFile",
     "Passport",
     "PassportReport",
     "PassportStatus",
@@ -5140,6 +5754,7 @@ __all__ = [
     "RequantizeMtpReport",
     "Rollback",
     "RowDifference",
+    "RunReport",
     "ServerCheck",
     "ServerDifference",
     "ServerPrompt",
@@ -5171,6 +5786,8 @@ __all__ = [
     "TokenLogit",
     "TokenizeReport",
     "TokenizerReport",
+    "TraceResult",
+    "TracedFile",
     "TrimVocabReport",
     "TuneChoice",
     "TuneMeasurement",
@@ -5187,4 +5804,15 @@ __all__ = [
     "VerifyUrlReport",
     "WayShape",
     "WidthCost",
+    "WorkContent",
+    "WorkFile",
+    "WorkInput",
+    "WorkKind",
+    "WorkOutput",
+    "WorkPartReport",
+    "WorkPlanReport",
+    "WorkShard",
+    "WorkSlice",
+    "WorkSource",
+    "WorkTensor",
 ]

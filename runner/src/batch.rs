@@ -1,7 +1,9 @@
 //! [`Batch`]: tokens of any number of sequences that are evaluated in one forward pass.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
+
+use crate::rope_positions::Coordinates;
 
 /// Number of a sequence within a context, from 0.
 pub type SeqId = usize;
@@ -27,7 +29,44 @@ pub struct Batch {
 
 /// Input of the first layer in place of a token's row of the embedding table, after any scaling,
 /// for example from an image: (n_embd).
-pub type Embedding = Arc<[f32]>;
+#[derive(Clone, Debug, PartialEq)]
+pub struct Embedding {
+    values: Arc<[f32]>,
+    /// Its coordinates, for models whose positions have several; `None` for the position of a token.
+    pub position: Option<Coordinates>,
+}
+
+impl Embedding {
+    /// Sets the coordinates.
+    pub fn at(self, position: Coordinates) -> Embedding {
+        Embedding {
+            position: Some(position),
+            ..self
+        }
+    }
+
+    /// True if both are clones of one embedding.
+    fn is_clone(&self, other: &Embedding) -> bool {
+        Arc::ptr_eq(&self.values, &other.values) && self.position == other.position
+    }
+}
+
+impl Deref for Embedding {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.values
+    }
+}
+
+impl FromIterator<f32> for Embedding {
+    fn from_iter<I: IntoIterator<Item = f32>>(values: I) -> Embedding {
+        Embedding {
+            values: values.into_iter().collect(),
+            position: None,
+        }
+    }
+}
 
 /// The tokens, among those just added, whose logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,6 +175,16 @@ fn n_embedded(tokens: &[u32]) -> usize {
     tokens.iter().filter(|&&token| token == NO_TOKEN).count()
 }
 
+impl<'a> From<&'a [u32]> for TextSlice<'a> {
+    /// Tokens without embeddings among them.
+    fn from(tokens: &'a [u32]) -> TextSlice<'a> {
+        TextSlice {
+            tokens,
+            embeddings: &[],
+        }
+    }
+}
+
 impl<'a> TextSlice<'a> {
     fn of(tokens: &'a [u32], embeddings: &'a [Embedding], range: Range<usize>) -> TextSlice<'a> {
         // Most texts have no embeddings and need no counting.
@@ -169,11 +218,11 @@ impl<'a> TextSlice<'a> {
     }
 
     /// Returns the length of the prefix shared with another text. Embeddings are the same only if
-    /// they are the same allocation.
+    /// they are the same allocation at the same position.
     pub fn n_shared(self, other: TextSlice<'_>) -> usize {
         let mut embeddings = self.embeddings.iter().zip(other.embeddings);
         let is_same = |&(a, b): &(&u32, &u32)| match (*a, *b) {
-            (NO_TOKEN, NO_TOKEN) => embeddings.next().is_some_and(|(a, b)| Arc::ptr_eq(a, b)),
+            (NO_TOKEN, NO_TOKEN) => embeddings.next().is_some_and(|(a, b)| a.is_clone(b)),
             (a, b) => a == b,
         };
         self.tokens

@@ -8,7 +8,8 @@ use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::{Cache, CacheConfig, Places};
 use crate::error::ModelError;
 use crate::memory::Memory;
-use crate::model::{Model, PassInput, Scratch};
+use crate::model::{ClusterTokens, Model, PassInput, Scratch};
+use crate::rope_positions::{RopePositions, axes};
 
 /// Maximum number of tokens of a prefill pass.
 pub const N_BATCH: usize = 512;
@@ -47,6 +48,8 @@ pub struct Context<B: Backend> {
     /// The tokens of each sequence, from its first position on; kept only if some of them may have
     /// to be evaluated again.
     texts: Vec<SequenceText>,
+    /// Positions of each sequence; used only if they have several coordinates.
+    rope_positions: Vec<RopePositions>,
     /// Cache rows of the last pass.
     places: Places,
     scratch: Scratch<B>,
@@ -123,6 +126,7 @@ impl<B: Backend> Context<B> {
             model,
             head: 0,
             texts: (0..config.cache.n_seq).map(nothing).collect(),
+            rope_positions: vec![RopePositions::default(); config.cache.n_seq],
             cache,
             places: Places::default(),
             scratch,
@@ -305,6 +309,10 @@ impl<B: Backend> Context<B> {
         self.n_run += batch.len() as u64;
         self.cache.place(batch, &mut self.places);
         let hparams = &self.model.hparams;
+        let axes = match hparams.rope_sections {
+            Some(_) => axes(&mut self.rope_positions, batch),
+            None => None,
+        };
         if self.model.block().is_some_and(|block| !block.causal) {
             let window = hparams.window.as_ref().map(|window| window.size as usize);
             self.places.see_whole_runs(batch, window);
@@ -314,6 +322,7 @@ impl<B: Backend> Context<B> {
             chosen: chosen.map(|places| (&self.results.chosen, places)),
             embeddings: &batch.embeddings,
             positions: &batch.positions,
+            axes: axes.as_ref(),
             places: &self.places,
             hidden,
             outputs: &batch.outputs,
@@ -321,6 +330,33 @@ impl<B: Backend> Context<B> {
         let model = self.model.chained(self.head);
         model.forward(&self.backend, &input, &mut self.cache, &mut self.scratch);
         self.results.n = batch.outputs.len();
+    }
+
+    /// Evaluates tokens that attend to all keys and values in the caches of `target`, and stores none. `hidden` has
+    /// for each token the target's hidden state, or that of the step before.
+    pub fn run_beside(&mut self, target: &mut Context<B>, batch: &Batch, hidden: &B::Buffer) {
+        self.check_outputs(&batch.outputs);
+        self.n_run += batch.len() as u64;
+        target.cache.see(batch, &mut self.places);
+        let input = PassInput {
+            tokens: &batch.tokens,
+            chosen: None,
+            embeddings: &batch.embeddings,
+            positions: &batch.positions,
+            axes: None,
+            places: &self.places,
+            hidden: Some(hidden),
+            outputs: &batch.outputs,
+        };
+        let (model, cache) = (&self.model, &mut target.cache);
+        model.forward(&self.backend, &input, cache, &mut self.scratch);
+        self.results.n = batch.outputs.len();
+    }
+
+    /// Returns the tokens of the last pass's logits, where they differ by row.
+    pub fn cluster_tokens(&self) -> Option<ClusterTokens<'_>> {
+        let n = self.results.n;
+        self.model.cluster_tokens(&self.backend, n, &self.scratch)
     }
 
     /// Stores keys and values of the target's fused features, (n, n_embd), for the tokens of a batch: the
@@ -349,6 +385,26 @@ impl<B: Backend> Context<B> {
         model.markov_bias(backend, previous, &mut self.scratch);
         bias.resize(previous.len() * model.n_out(), 0.0);
         backend.download(&self.scratch.logits, 0, bias);
+    }
+
+    /// Adds to the scores of the candidates of a block draft, (n, n_candidate), how well they follow the tokens
+    /// before, in these rows of the last pass.
+    pub(crate) fn score_candidates(
+        &mut self,
+        rows: &[usize],
+        previous: &[u32],
+        candidates: &[u32],
+        scores: &mut [f32],
+    ) {
+        let (model, backend) = (&self.model, &*self.backend);
+        model.score_candidates(
+            backend,
+            rows,
+            previous,
+            candidates,
+            scores,
+            &mut self.scratch,
+        );
     }
 
     /// Copies a block draft's confidence in these rows of the last pass, after these tokens, to the host.
@@ -396,6 +452,7 @@ impl<B: Backend> Context<B> {
     /// next pass evaluates again, because recurrent layers kept no state at `len`.
     pub fn truncate(&mut self, seq: SeqId, len: u32) -> u32 {
         let held = self.cache.truncate(seq, len);
+        self.rope_positions[seq].truncate(len);
         let SequenceText { at, text } = &mut self.texts[seq];
         match len > *at {
             true => text.truncate((len - *at) as usize),
@@ -408,6 +465,8 @@ impl<B: Backend> Context<B> {
     /// independently.
     pub fn share(&mut self, from: SeqId, to: SeqId, len: u32) {
         self.cache.share(&self.backend, from, to, len);
+        self.rope_positions[to] = self.rope_positions[from].clone();
+        self.rope_positions[to].truncate(len);
         if self.cache.has_recurrent() {
             let [source, copy] = self
                 .texts
@@ -422,6 +481,7 @@ impl<B: Backend> Context<B> {
     /// Clears a sequence. Its next token has position `at` and attends to nothing before it.
     pub fn restart(&mut self, seq: SeqId, at: u32) {
         self.cache.restart(seq, at);
+        self.rope_positions[seq].restart(at);
         self.texts[seq].restart(at);
     }
 }

@@ -8,10 +8,10 @@ use crate::cache::{CacheBytes, CacheConfig, CacheTypes, Rollback};
 use crate::context::{ContextConfig, MAX_DRAFT, N_BATCH};
 use crate::error::Error;
 use crate::memory::{Counted, Memory};
-use crate::model::{Scratch, ScratchShape, mtp_blocks};
+use crate::model::{Scratch, ScratchShape, host_bytes, mtp_blocks};
 use crate::model_files::{DraftFile, Files, ModelFile};
 use crate::run_config::RunConfig;
-use crate::speculate::{DraftKind, Features, States};
+use crate::speculate::{AssistantStates, DraftKind, Features, States};
 
 /// Draft tokens per target token that a translated context has room for.
 const TRANSLATED_LENGTH: usize = 4;
@@ -34,7 +34,7 @@ pub struct ContextSize {
     pub activation_bytes: u64,
     /// Bytes of the target's hidden states that a draft keeps.
     pub hidden_state_bytes: u64,
-    /// Bytes of the logits copied to the host for sampling.
+    /// Bytes of the logits, and of other numbers, that are copied to the host.
     pub logit_bytes: u64,
     /// The kind of rollback after rejected tokens.
     pub rollback: Rollback,
@@ -88,7 +88,8 @@ impl Files {
         config: &RunConfig,
     ) -> Result<ContextSize, Error> {
         let DraftFile { kind, model, file } = draft;
-        let blocks = match model.kind {
+        let draft_kind = draft.draft_kind();
+        let blocks = match draft_kind {
             DraftKind::Mtp => mtp_blocks(&file.hparams).map_err(|e| file.error(e))?,
             _ => 0..file.hparams.n_layer,
         };
@@ -117,10 +118,16 @@ impl Files {
         };
         let mut sizes = needs.sizes::<B>(file)?;
         if model.reads_hidden_states {
-            sizes.hidden_state_bytes = Counted::of(|memory: &Counted| match is_block {
-                true => drop(Features::new(memory, &sizes.config, &file.hparams)),
-                false => drop(States::new(memory, &sizes.config, &file.hparams)),
+            let (config, hparams) = (&sizes.config, &file.hparams);
+            sizes.hidden_state_bytes = Counted::of(|memory: &Counted| match draft_kind {
+                DraftKind::Assistant => drop(AssistantStates::new(memory, config, hparams)),
+                _ if is_block => drop(Features::new(memory, config, hparams)),
+                _ => drop(States::new(memory, config, hparams)),
             });
+        }
+        if is_block {
+            let n = config.n_seq * (n_max + 1);
+            sizes.logit_bytes += host_bytes(&file.hparams, n, config.n_seq);
         }
         if model.kind == DraftKind::Dspark {
             // The drafter has a row of biased logits per sequence.
@@ -156,9 +163,13 @@ impl ContextNeeds {
         };
         let (n_rollback, rollback) = rollback(longest, bytes(1)?, weight_bytes);
         // Short sequences need no large batch; a draft may extend past the end of one.
-        let n_batch = N_BATCH
-            .max(n_seq * (MAX_DRAFT + 1))
-            .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1)));
+        let n_batch = match file.hparams.assistant {
+            // A step has one token of each sequence.
+            Some(_) => n_seq,
+            None => N_BATCH
+                .max(n_seq * (MAX_DRAFT + 1))
+                .min(n_seq.saturating_mul(n_ctx.saturating_add(MAX_DRAFT + 1))),
+        };
         let shape = ScratchShape {
             n_batch,
             n_outputs,

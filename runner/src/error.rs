@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use kernels::backend::{CacheType, Failure, UnsupportedWeight};
-use schemas::arch::HparamsError;
+use schemas::arch::{HparamsError, keys};
 use schemas::gguf::{DType, KeyError, ReadError, SourceError};
 use schemas::vocab::{D2tError, VocabMapError};
 
@@ -93,6 +93,12 @@ pub enum Error {
         found: Vec<usize>,
         width: usize,
     },
+    /// Embeddings have positions with several coordinates, which the model does not have.
+    #[error(
+        "{id}: positions of embeddings, but architecture {arch} has positions with one coordinate (no key {arch}.{})",
+        keys::ROPE_DIMENSION_SECTIONS
+    )]
+    Positions { id: String, arch: &'static str },
     /// A sequence cannot be rolled back to this length.
     #[error("sequence {seq}: cannot be rolled back to {len} tokens, it has {have}")]
     NoSuchText { seq: usize, len: usize, have: usize },
@@ -147,6 +153,37 @@ pub enum ModelError {
     /// The file is not a DFlash or DSpark draft.
     #[error("architecture {arch} is not a DFlash or DSpark draft")]
     NoBlockDraft { arch: &'static str },
+    /// The file is not an assistant.
+    #[error("architecture {arch} is not an assistant")]
+    NoAssistant { arch: &'static str },
+    /// An assistant reads hidden states of another width.
+    #[error(
+        "the assistant was made for another target: embedding_length_out {ours}, expected {theirs}, the target's embedding_length"
+    )]
+    TargetWidth { ours: u64, theirs: u64 },
+    /// An assistant's heads do not fit the keys and values of the target.
+    #[error(
+        "the assistant was made for another target: block {block} attends to {n_head_kv} KV heads of {head_dim} elements, {}",
+        lent(found)
+    )]
+    LentHeads {
+        block: u32,
+        head_dim: u64,
+        n_head_kv: u64,
+        /// The target's block, with the size and number of its heads.
+        found: Option<(u32, [u64; 2])>,
+    },
+    /// A list of tokens lacks a token.
+    #[error(
+        "tensor {tensor}: token {token} in row {row}, expected each of the tokens 0 to {} once",
+        n_vocab - 1
+    )]
+    Permutation {
+        tensor: String,
+        row: usize,
+        token: i64,
+        n_vocab: u64,
+    },
     /// The list of forward passes lacks the architecture.
     #[error("architecture {arch} can be converted but not run: it has no forward pass")]
     NoForwardPass { arch: &'static str },
@@ -215,4 +252,14 @@ pub enum ModelError {
         need_bytes: u128,
         free_bytes: u64,
     },
+}
+
+/// Describes the block of the target that an assistant's block would attend to.
+fn lent(found: &Option<(u32, [u64; 2])>) -> String {
+    match found {
+        Some((block, [head_dim, n_head_kv])) => {
+            format!("block {block} of the target has {n_head_kv} of {head_dim}")
+        }
+        None => "the target has no block of that kind".to_owned(),
+    }
 }

@@ -62,6 +62,7 @@ mod memory_check;
 pub mod model;
 pub mod model_files;
 pub mod observe;
+pub mod rope_positions;
 pub mod run_config;
 pub mod sample;
 pub mod speculate;

@@ -193,9 +193,12 @@ fn load_draft<'a, B: Backend>(
     };
     files.check_draft(draft)?;
     let plan = &draft.file.plan;
-    let loaded = match draft.model.kind {
+    let loaded = match draft.draft_kind() {
         DraftKind::Model => loader.target(plan).map(|model| (model, None)),
         DraftKind::Mtp => loader.mtp_head(plan).map(|head| (head, None)),
+        DraftKind::Assistant => loader
+            .assistant(plan, &files.model.plan)
+            .map(|model| (model, None)),
         DraftKind::Dflash | DraftKind::Dspark => loader
             .block_draft(plan, &files.model.plan)
             .map(|(model, fusion)| (model, Some(Arc::new(fusion)))),

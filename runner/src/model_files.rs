@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use bstr::BStr;
-use schemas::arch::{Hparams, keys};
+use schemas::arch::{Hparams, keys, reduced_vocab};
 use schemas::gguf::{self, Plan, Strings};
 use schemas::progress::{Task, Unit};
 use schemas::vocab::{VocabMap, Vocabulary};
 
 use crate::error::{Error, ModelError};
-use crate::model::check_values;
+use crate::model::{check_values, lent_blocks};
 use crate::speculate::lookup::Lookup;
 use crate::speculate::{DraftKind, LookupFiles, ModelSpec, Request, SpecType};
 use crate::tokenizer::{self, Tokenizer};
@@ -70,6 +70,16 @@ pub struct DraftFile<'a> {
     pub file: &'a ModelFile,
 }
 
+impl DraftFile<'_> {
+    /// Returns the kind of the draft, by which it is loaded.
+    pub fn draft_kind(&self) -> DraftKind {
+        match self.file.draft_kind() {
+            DraftKind::Assistant => DraftKind::Assistant,
+            _ => self.model.kind,
+        }
+    }
+}
+
 /// A model file.
 pub struct ModelFile {
     /// Path of the file.
@@ -88,7 +98,7 @@ impl ModelFile {
     /// # Errors
     /// The file is unreadable, invalid, or of an unknown architecture.
     pub fn new(path: &Path) -> Result<ModelFile, Error> {
-        let plan = gguf::open(path)?;
+        let plan = reduced_vocab::adopt(gguf::open(path)?);
         let hparams = Hparams::from_plan(&plan).map_err(|e| at(path, e))?;
         Ok(ModelFile {
             path: path.to_path_buf(),
@@ -204,7 +214,11 @@ impl Files {
     /// Returns the speculators that the files allow: the kinds of the draft files, in their order,
     /// else the target's own MTP head.
     pub fn default_spec_types(&self) -> Vec<SpecType> {
-        let kinds = self.drafts.iter().map(ModelFile::draft_kind);
+        // An assistant takes the place of an MTP head.
+        let kinds = self.drafts.iter().map(|file| match file.draft_kind() {
+            DraftKind::Assistant => DraftKind::Mtp,
+            kind => kind,
+        });
         let inline = (self.model.hparams.n_mtp() > 0).then_some(DraftKind::Mtp);
         let mut types = Vec::new();
         for kind in kinds.chain(inline) {
@@ -344,6 +358,13 @@ impl Files {
         if draft.hparams.n_mtp() > 0 && draft.hparams.n_embd != target.hparams.n_embd {
             let (a, b) = (draft.hparams.n_embd, target.hparams.n_embd);
             return Err(differ("embedding_length", a.to_string(), b.to_string()));
+        }
+        if let Some(own) = draft.hparams.assistant {
+            let (a, b) = (own.n_embd_target, target.hparams.n_embd);
+            if a != b {
+                return Err(differ("embedding_length_out", a.to_string(), b.to_string()));
+            }
+            lent_blocks(&draft.hparams, &target.hparams).map_err(|e| draft.error(e))?;
         }
         let Some(features) = &draft.hparams.features else {
             return Ok(());

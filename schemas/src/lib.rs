@@ -1,6 +1,6 @@
 //! File formats that the crates exchange: [`gguf`], the container; [`arch`], tensors and keys of
 //! each architecture; [`vocab`], maps between vocabularies; [`report`], JSON results; [`passport`], results of
-//! verification in the keys of a model. [`input`]
+//! verification in the keys of a model; [`work`], models that several machines write. [`input`]
 //! reads files up to a size limit, [`outfile`] publishes outputs, and [`threads`] runs work on
 //! several threads, [`size`] counts parameters. This crate does no arithmetic on weights, prints nothing, and has no command
 //! line.
@@ -44,3 +44,4 @@ pub mod report;
 pub mod size;
 pub mod threads;
 pub mod vocab;
+pub mod work;

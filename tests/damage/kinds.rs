@@ -9,13 +9,76 @@ use schemas::vocab::write_d2t;
 use super::edit::{
     add_noise, copy_tensor, each, edit, ids, names, noise, permute, rename, scale, set_u32, swap,
 };
+use super::{blocks, chained};
 
-/// A target and its draft models besides its own head.
+/// The bundled target and its drafts besides its own head, and random models whose drafts it has no example of.
 #[derive(Clone)]
 pub(super) struct Files {
     pub(super) target: Plan,
     pub(super) draft: Plan,
     pub(super) eagle3: Plan,
+    pub(super) dflash: Plan,
+    /// The target of `dspark`.
+    pub(super) qwen3: Plan,
+    pub(super) dspark: Plan,
+    /// Two chained heads.
+    pub(super) step35: Plan,
+    /// Three chained heads.
+    pub(super) mimo2: Plan,
+}
+
+/// A draft of one of the targets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Draft {
+    Mtp,
+    Simple,
+    Eagle3,
+    Dflash,
+    Dspark,
+    Step35,
+    Mimo2,
+}
+
+impl Draft {
+    pub(super) const ALL: [Draft; 7] = [
+        Draft::Mtp,
+        Draft::Simple,
+        Draft::Eagle3,
+        Draft::Dflash,
+        Draft::Dspark,
+        Draft::Step35,
+        Draft::Mimo2,
+    ];
+
+    pub(super) fn spec_type(self) -> SpecType {
+        match self {
+            Draft::Mtp | Draft::Step35 | Draft::Mimo2 => SpecType::DraftMtp,
+            Draft::Simple => SpecType::DraftSimple,
+            Draft::Eagle3 => SpecType::DraftEagle3,
+            Draft::Dflash => SpecType::DraftDflash,
+            Draft::Dspark => SpecType::DraftDspark,
+        }
+    }
+
+    pub(super) fn target(self, files: &Files) -> &Plan {
+        match self {
+            Draft::Dspark => &files.qwen3,
+            Draft::Step35 => &files.step35,
+            Draft::Mimo2 => &files.mimo2,
+            _ => &files.target,
+        }
+    }
+
+    /// Returns the draft's own file, if the target's file lacks it.
+    pub(super) fn file(self, files: &Files) -> Option<&Plan> {
+        match self {
+            Draft::Simple => Some(&files.draft),
+            Draft::Eagle3 => Some(&files.eagle3),
+            Draft::Dflash => Some(&files.dflash),
+            Draft::Dspark => Some(&files.dspark),
+            Draft::Mtp | Draft::Step35 | Draft::Mimo2 => None,
+        }
+    }
 }
 
 /// The check that detects the damage.
@@ -38,8 +101,8 @@ pub(super) enum Finder {
 /// One kind of damage.
 pub(super) struct Kind {
     pub(super) name: &'static str,
-    /// Speculator of the run.
-    pub(super) drafter: SpecType,
+    /// The draft of the run.
+    pub(super) draft: Draft,
     pub(super) found_by: Finder,
     pub(super) damage: fn(&mut Files),
 }
@@ -50,29 +113,31 @@ const FC: &str = "fc.weight";
 const D2T: &str = "d2t";
 
 use Finder::{Acceptance, Baseline, Fit, Nothing, OtherText, Refused};
-use SpecType::{DraftEagle3, DraftMtp, DraftSimple};
 
-const fn mtp(name: &'static str, found_by: Finder, damage: fn(&mut Files)) -> Kind {
+pub(super) const fn of(
+    draft: Draft,
+    name: &'static str,
+    found_by: Finder,
+    damage: fn(&mut Files),
+) -> Kind {
     Kind {
         name,
-        drafter: DraftMtp,
+        draft,
         found_by,
         damage,
     }
 }
 
+const fn mtp(name: &'static str, found_by: Finder, damage: fn(&mut Files)) -> Kind {
+    of(Draft::Mtp, name, found_by, damage)
+}
+
 const fn draft(name: &'static str, found_by: Finder, damage: fn(&mut Files)) -> Kind {
-    Kind {
-        drafter: DraftSimple,
-        ..mtp(name, found_by, damage)
-    }
+    of(Draft::Simple, name, found_by, damage)
 }
 
 const fn eagle3(name: &'static str, found_by: Finder, damage: fn(&mut Files)) -> Kind {
-    Kind {
-        drafter: DraftEagle3,
-        ..mtp(name, found_by, damage)
-    }
+    of(Draft::Eagle3, name, found_by, damage)
 }
 
 /// Changes a tensor of the MTP head; the closure gets the values and the row length.
@@ -143,10 +208,18 @@ fn set_ids(files: &mut Files, change: impl FnOnce(&mut Vec<i64>)) {
 
 /// Returns all kinds of damage, grouped by the damaged part.
 pub(super) fn all() -> Vec<Kind> {
-    [heads(), trunks(), keys(), drafts(), eagle3s()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        heads(),
+        trunks(),
+        keys(),
+        drafts(),
+        eagle3s(),
+        blocks::all(),
+        chained::all(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn heads() -> Vec<Kind> {

@@ -1,6 +1,8 @@
 //! Tests of `verify` on damaged copies of the bundled files, each with the check that must detect
 //! the damage. docs/verify.md has the table.
 
+mod blocks;
+mod chained;
 mod edit;
 mod kinds;
 
@@ -15,16 +17,16 @@ use rayon::prelude::*;
 use runner::model_files::DraftFiles;
 use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
-use runner::speculate::{DraftConfig, Policy, SpecType};
+use runner::speculate::{DraftConfig, Policy};
 use schemas::gguf::open;
 use schemas::report::{Check, Counters, VerifyReport};
 use verify::checks::{Baseline, InvarianceConfig, Tolerances};
 use verify::prompts::{self, Prompt};
 use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
 
-use crate::util::{Dir, bundled, root};
+use crate::util::{Dir, bundled, reference, root};
 use edit::{add_noise, each};
-use kinds::{Files, Finder, Kind};
+use kinds::{Draft, Files, Finder, Kind};
 
 /// Number of prompts on which damage is measured, and tokens generated for each.
 const N_PROMPTS: usize = 5;
@@ -34,24 +36,34 @@ const FEW_POINTS: f64 = 0.05;
 /// The lines of the document before and after the table.
 const MARKS: [&str; 2] = ["<!-- table of damage -->", "<!-- end of the table -->"];
 
-/// Healthy files, and their report with each speculator.
+/// Healthy files, and their report with each draft.
 struct Healthy {
     dir: Dir,
     files: Files,
     prompts: Vec<Prompt>,
-    reports: Vec<(SpecType, VerifyReport)>,
+    reports: Vec<(Draft, VerifyReport)>,
 }
 
 impl Healthy {
     /// Prepares healthy files and reports for a number of prompts and of tokens per prompt.
     fn new(n_prompts: usize, n_predict: usize) -> Healthy {
         let dir = Dir::new();
-        let target = bundled("tiny-qwen35-mtp");
-        let flags = ["--target-model-dir", target.to_str().unwrap()];
+        let (target, qwen3) = (bundled("tiny-qwen35-mtp"), reference("qwen3"));
+        let convert = |checkpoint: &Path, target: Option<&Path>| {
+            let name = checkpoint.file_name().unwrap().to_str().unwrap();
+            let of_target = target.map(|path| ["--target-model-dir", path.to_str().unwrap()]);
+            let flags = of_target.as_ref().map_or(&[][..], |flags| flags);
+            open(&dir.convert(checkpoint, &format!("{name}.gguf"), flags)).unwrap()
+        };
         let files = Files {
-            target: open(&dir.convert(&target, "target.gguf", &[])).unwrap(),
-            draft: open(&dir.convert(&bundled("tiny-draft"), "draft.gguf", &[])).unwrap(),
-            eagle3: open(&dir.convert(&bundled("tiny-eagle3"), "eagle3.gguf", &flags)).unwrap(),
+            target: convert(&target, None),
+            draft: convert(&bundled("tiny-draft"), None),
+            eagle3: convert(&bundled("tiny-eagle3"), Some(&target)),
+            dflash: convert(&bundled("tiny-dflash"), Some(&target)),
+            qwen3: convert(&qwen3, None),
+            dspark: convert(&reference("dspark-qwen3"), Some(&qwen3)),
+            step35: convert(&reference("step35"), None),
+            mimo2: convert(&reference("mimo2"), None),
         };
         let mut prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
         // The first prompts are long; the rotation selects prompts of all kinds.
@@ -66,22 +78,17 @@ impl Healthy {
             prompts,
             reports: Vec::new(),
         };
-        let drafters = [
-            SpecType::DraftMtp,
-            SpecType::DraftSimple,
-            SpecType::DraftEagle3,
-        ];
-        let all = STAGES;
-        let report = |kind| {
-            let report = healthy.verify(&healthy.files, kind, "healthy", &all);
-            (kind, report.expect("the bundled files run"))
+        let report = |&draft: &Draft| {
+            let name = format!("healthy{draft:?}");
+            let report = healthy.verify(&healthy.files, draft, &name, &STAGES);
+            (draft, report.expect("the healthy files run"))
         };
-        healthy.reports = drafters.into_iter().map(report).collect();
+        healthy.reports = Draft::ALL.par_iter().map(report).collect();
         healthy
     }
 
-    fn report(&self, drafter: SpecType) -> Option<&VerifyReport> {
-        let found = self.reports.iter().find(|(kind, _)| *kind == drafter);
+    fn report(&self, draft: Draft) -> Option<&VerifyReport> {
+        let found = self.reports.iter().find(|(of, _)| *of == draft);
         found.map(|(_, report)| report)
     }
 
@@ -89,19 +96,16 @@ impl Healthy {
     fn verify(
         &self,
         files: &Files,
-        drafter: SpecType,
+        draft: Draft,
         name: &str,
         stages: &[Stage],
     ) -> Result<VerifyReport, Error> {
         let name: String = name.chars().filter(|c| c.is_alphanumeric()).collect();
         let write = |part: &str, plan| self.dir.gguf(&format!("{name}-{part}.gguf"), plan);
-        let draft = match drafter {
-            SpecType::DraftSimple => Some(write("draft", &files.draft)),
-            SpecType::DraftEagle3 => Some(write("eagle3", &files.eagle3)),
-            _ => None,
-        };
-        let model = write("target", &files.target);
-        let baseline = self.report(drafter).map(|report| Baseline {
+        let (spec_type, baseline) = (draft.spec_type(), self.report(draft));
+        let model = write("target", draft.target(files));
+        let draft = draft.file(files).map(|plan| write("draft", plan));
+        let baseline = baseline.map(|report| Baseline {
             path: "healthy".into(),
             report: report.clone(),
             tolerances: Tolerances {
@@ -117,7 +121,7 @@ impl Healthy {
                 models: draft.iter().cloned().collect(),
                 ..DraftFiles::default()
             },
-            spec_types: Some(vec![drafter]),
+            spec_types: Some(vec![spec_type]),
             prompts: self.prompts.clone(),
             n_predict: 1,
             options: DecodeOptions {
@@ -133,6 +137,7 @@ impl Healthy {
             min_drafted: 0,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
+            unit: None,
             stop: || false,
             text: None,
             surface: None,
@@ -162,8 +167,7 @@ impl Healthy {
 
     /// Runs all checks on one kind of damage.
     fn judge(&self, kind: &Kind) -> Result<VerifyReport, Error> {
-        let all = STAGES;
-        self.verify(&self.damaged(kind), kind.drafter, kind.name, &all)
+        self.verify(&self.damaged(kind), kind.draft, kind.name, &STAGES)
     }
 
     /// Measures the effect of the damage without the preflight check.
@@ -177,7 +181,7 @@ impl Healthy {
             Some(report) => report.clone(),
             None => {
                 let files = self.damaged(kind);
-                self.verify(&files, kind.drafter, kind.name, &stages).ok()?
+                self.verify(&files, kind.draft, kind.name, &stages).ok()?
             }
         };
         let baseline = report.baseline.as_ref()?;
@@ -247,7 +251,7 @@ fn every_kind_of_damage_is_found() {
             let (found, message) = finder(&result);
             // Damage that passes all checks must have almost no effect.
             let before = healthy
-                .report(kind.drafter)
+                .report(kind.draft)
                 .and_then(first_place)
                 .unwrap_or(0.0);
             let fall = result
@@ -376,8 +380,7 @@ fn noisy_heads_that_pass(healthy: &Healthy, n: u64) -> u64 {
         each(&mut files.target, is_matrix, |x, _| {
             add_noise(x, 0.02, 100 + seed)
         });
-        let all = STAGES;
-        let result = healthy.verify(&files, SpecType::DraftMtp, &format!("noise{seed}"), &all);
+        let result = healthy.verify(&files, Draft::Mtp, &format!("noise{seed}"), &STAGES);
         finder(&result).0 == Finder::Nothing
     };
     (0..n).into_par_iter().filter(passes).count() as u64

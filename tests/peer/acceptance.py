@@ -24,7 +24,12 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODELS = {"target": "tiny-qwen35-mtp", "draft": "tiny-draft", "eagle3": "tiny-eagle3"}
+MODELS = {
+    "target": "tiny-qwen35-mtp",
+    "draft": "tiny-draft",
+    "eagle3": "tiny-eagle3",
+    "dflash": "tiny-dflash",
+}
 PROMPTS = [json.loads(line) for line in (ROOT / "models/prompts.jsonl").open()]
 PORT = 18096
 
@@ -43,7 +48,7 @@ def files(specconv, folder, kind):
         base = folder / f"{role}-BF16.gguf"
         if not base.exists():
             of = ["--target-model-dir", ROOT / "models" / MODELS["target"]]
-            of = of if role == "eagle3" else []
+            of = of if role in ("eagle3", "dflash") else []
             run(specconv, "convert", ROOT / "models" / name, "--outfile", base, *of)
         made[role] = folder / f"{role}-{kind}.gguf"
         if not made[role].exists():
@@ -108,7 +113,11 @@ def cases(model):
     for n in (3, 8):
         length = ["--spec-draft-n-max", n]
         yield f"draft-mtp {n}", 1, ["--spec-type", "draft-mtp", *length]
-        for kind, role in (("draft-eagle3", "eagle3"), ("draft-simple", "draft")):
+        for kind, role in (
+            ("draft-eagle3", "eagle3"),
+            ("draft-dflash", "dflash"),
+            ("draft-simple", "draft"),
+        ):
             yield f"{kind} {n}", 1, ["--spec-type", kind, "-md", model[role], *length]
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"):
         yield kind, 1, ["--spec-type", kind]

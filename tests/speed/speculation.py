@@ -77,6 +77,7 @@ class Files:
             "draft-mtp": ["--spec-type", "draft-mtp"],
             "draft-simple": ["-md", self.convert(MODELS / "tiny-draft", "draft")],
             "draft-eagle3": ["-md", self.convert(MODELS / "tiny-eagle3", "eagle3", *of_target)],
+            "draft-dflash": ["-md", self.convert(MODELS / "tiny-dflash", "dflash", *of_target)],
         }
 
     def convert(self, checkpoint, name, *flags):

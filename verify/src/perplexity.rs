@@ -61,7 +61,7 @@ pub fn perplexity<B: Backend>(
     for chunk in chunks {
         let mut chunk = chunk.to_vec();
         chunk[0] = text.bos.unwrap_or(chunk[0]);
-        each_row(&mut context, &chunk, |position, row| {
+        each_row(&mut context, chunk[..].into(), |position, row| {
             if let Some(&next) = chunk.get(position + 1)
                 && position >= n_ctx / 2
             {

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kernels::backend::Backend;
-use runner::batch::{Batch, Outputs};
+use runner::batch::{Batch, Outputs, TextSlice};
 use runner::context::Context;
 use schemas::report::{PromptScores, Spread, TargetScores};
 
@@ -24,20 +24,24 @@ const TOP_BYTES: usize = 8;
 /// The device failed.
 pub(crate) fn each_row<B: Backend>(
     context: &mut Context<B>,
-    tokens: &[u32],
+    text: TextSlice<'_>,
     mut visit: impl FnMut(usize, &[f32]),
 ) -> Result<(), Error> {
     context.truncate(0, 0);
     let n_vocab = context.model().hparams.n_vocab as usize;
-    for (i, chunk) in tokens.chunks(N_ROWS).enumerate() {
+    let (mut at, mut left) = (0, text);
+    while !left.is_empty() {
+        let chunk;
+        (chunk, left) = left.split_at(left.len().min(N_ROWS));
         let mut batch = Batch::default();
-        batch.push(0, (i * N_ROWS) as u32, chunk, Outputs::All);
+        batch.push_slice(0, at as u32, chunk, Outputs::All);
         context.forward(&batch, None);
         context.check()?;
         let rows = context.logits().chunks_exact(n_vocab);
-        for (position, row) in (i * N_ROWS..).zip(rows) {
+        for (position, row) in (at..).zip(rows) {
             visit(position, row);
         }
+        at += chunk.len();
     }
     Ok(())
 }
@@ -107,7 +111,7 @@ pub(crate) fn score<B: Backend>(
     } in texts
     {
         let mut bytes = Vec::with_capacity(tokens.len() * N_TOP * TOP_BYTES);
-        each_row(context, &tokens, |position, row| {
+        each_row(context, tokens[..].into(), |position, row| {
             n_rows += 1;
             if let Some(token) = row.iter().position(|logit| !logit.is_finite()) {
                 n_not_finite += 1;

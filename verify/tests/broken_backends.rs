@@ -86,6 +86,7 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
         drafts: DraftFiles::default(),
         spec_types: Some(spec_types.to_vec()),
         prompts: vec![Prompt {
+            parts: Vec::new(),
             id: "a".to_owned(),
             prompt: "once upon a time there was a small model".to_owned(),
             kind: None,
@@ -105,6 +106,7 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
         min_drafted: 0,
         min_speedup: None,
         invariance: InvarianceConfig::QUICK,
+        unit: None,
         stop: || false,
         text: None,
         surface: None,

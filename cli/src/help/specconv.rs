@@ -210,6 +210,25 @@ pub(crate) const TOPICS: &[Topic] = &[
         ],
     },
     Topic {
+        command: "plan",
+        short: &["shards", "plan", "copied_inputs", "replace_plan"],
+        examples: &[
+            "quantize model.gguf q4.gguf Q4_K_M --shards 8 -o plan.json",
+            "convert hf://org/name --shards 64 -o plan.json",
+            "imatrix model.gguf -f text.txt --shards 8 -o plan.json",
+        ],
+    },
+    Topic {
+        command: "run",
+        short: &["shard", "threads", "json"],
+        examples: &["plan.json --shard 3"],
+    },
+    Topic {
+        command: "finish",
+        short: &["keep_parts", "overwrite", "json"],
+        examples: &["plan.json"],
+    },
+    Topic {
         command: "demo",
         short: &["keep", "threads", "overwrite", "json"],
         examples: &["--keep demo"],

@@ -79,6 +79,14 @@ pub(crate) const TOPICS: &[Topic] = &[
         examples: &["model.gguf 'def main():' --top 3"],
     },
     Topic {
+        command: "conformance",
+        short: &["record", "threads", "isa", "n_gpu_layers", "json"],
+        examples: &[
+            "conformance/traces",
+            "conformance/traces/qwen35-draft-mtp.json --isa portable",
+        ],
+    },
+    Topic {
         command: "perplexity",
         short: &[
             "model",

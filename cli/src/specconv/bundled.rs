@@ -17,7 +17,7 @@ macro_rules! bundled {
 }
 
 /// Files under models/, by relative path.
-const FILES: [(&str, &[u8]); 12] = bundled![
+const FILES: [(&str, &[u8]); 14] = bundled![
     "tiny-qwen35-mtp/config.json",
     "tiny-qwen35-mtp/generation_config.json",
     "tiny-qwen35-mtp/model.safetensors",
@@ -30,6 +30,8 @@ const FILES: [(&str, &[u8]); 12] = bundled![
     "tiny-draft/tokenizer_config.json",
     "tiny-eagle3/config.json",
     "tiny-eagle3/model.safetensors",
+    "tiny-dflash/config.json",
+    "tiny-dflash/model.safetensors",
 ];
 
 /// Writes the family into a folder, all files or none.

@@ -1,14 +1,20 @@
 //! Checks of a model file against the tensor table of its architecture: declared keys and present
-//! tensors.
+//! tensors. Of a file of another architecture, only its head is checked.
 
 use std::collections::HashSet;
 
 use graft::Fault;
+use schemas::arch::heads::{self, HeadSpec};
+use schemas::arch::mtp_layout::{self, Layers};
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
-use schemas::arch::{self, Expected, Hparams, LayerKind, NEXTN_PREFIX, Need, Scope, keys};
+use schemas::arch::{
+    self, Expected, Hparams, LayerKind, NEXTN_PREFIX, Need, Scope, keys, reduced_vocab,
+};
 use schemas::gguf::{Metadata, Plan, Tensor};
 use schemas::report::{HeadPlace, HeadReport, LayersReport};
 use schemas::vocab::read_d2t;
+
+use super::purpose;
 
 /// Result of checking a file against its architecture.
 #[derive(Debug, Default)]
@@ -22,12 +28,23 @@ pub(super) struct Checked {
 }
 
 /// Checks keys and tensors against each other, without reading tensor data.
-pub(super) fn check(plan: &Plan) -> Checked {
+pub(super) fn check(file: &Plan) -> Checked {
+    let plan = &reduced_vocab::adopt(file.clone());
     let mut checked = Checked::default();
+    let purpose = purpose::of(plan);
+    let is_model = purpose.as_ref().is_none_or(|purpose| purpose.is_model);
+    checked.notes.extend(purpose.map(|purpose| purpose.text));
+    if reduced_vocab::is_published(file) {
+        let note =
+            "the MTP head has a reduced vocabulary, in the layout of published FastMTP heads";
+        checked.notes.push(note.to_owned());
+    }
     let known = match plan.metadata.need_str(keys::ARCHITECTURE) {
         Ok(name) => arch::by_name(name).ok_or(name),
         Err(error) => {
-            checked.problems.push(error.to_string());
+            if is_model {
+                checked.problems.push(error.to_string());
+            }
             return checked;
         }
     };
@@ -36,11 +53,9 @@ pub(super) fn check(plan: &Plan) -> Checked {
     checked.problems.extend(texts);
     checked.problems.extend(special_tokens(&plan.metadata));
     if let Err(name) = known {
-        checked.notes.push(format!(
-            "architecture {name} is not supported, so layers and tensors were not checked \
-             (supported: {})",
-            arch::names()
-        ));
+        if let Some(head) = heads::find(name) {
+            stored_head(plan, head, &faults, &mut checked);
+        }
         return checked;
     }
     match Hparams::from_plan(plan) {
@@ -50,6 +65,50 @@ pub(super) fn check(plan: &Plan) -> Checked {
         Err(error) => checked.problems.push(error.to_string()),
     }
     checked
+}
+
+/// Describes and checks the head of a file that has no forward pass here.
+fn stored_head(plan: &Plan, spec: HeadSpec, faults: &[Fault], checked: &mut Checked) {
+    let Some(Layers { n_mtp, first, .. }) = mtp_layout::layers(plan) else {
+        return;
+    };
+    let in_head = |tensor: &&Tensor| tensor.layer().is_some_and(|layer| layer >= first);
+    let (tensors, others): (Vec<&Tensor>, Vec<&Tensor>) = plan.tensors.iter().partition(in_head);
+    let has_trunk = others.iter().any(|tensor| tensor.layer().is_some());
+    let blocks = first..first + n_mtp;
+    let missing = blocks.flat_map(|block| {
+        let name = move |name: &str| format!("blk.{block}.{name}");
+        let missing = spec.tensors().into_iter();
+        let missing = missing.filter(move |t| t.is_missing(|n| plan.tensor(&name(n)).is_some()));
+        missing.map(move |tensor| name(tensor.name))
+    });
+    let key = format!("{}.{}", spec.arch, keys::NEXTN_PREDICT_LAYERS);
+    let head = HeadReport {
+        place: place(!tensors.is_empty(), has_trunk),
+        n_declared: plan.metadata.u32(&key).ok().flatten().unwrap_or_default(),
+        n_tensors: tensors.len() as u64,
+        size_bytes: tensors.iter().map(|tensor| tensor.size_bytes).sum(),
+        missing: missing.collect(),
+        extra: Vec::new(),
+    };
+    if faults.is_empty() && n_mtp > 0 {
+        let problems = head_problems(&head, spec.arch);
+        // A head without a missing tensor can have one of a wrong shape.
+        match graft::head_layers(plan) {
+            Err(error) if problems.is_empty() => checked.problems.push(error.to_string()),
+            _ => checked.problems.extend(problems),
+        }
+    }
+    checked.mtp = Some(head);
+}
+
+/// Returns where the head is, given which parts the file has.
+fn place(has_head: bool, has_trunk: bool) -> HeadPlace {
+    match (has_head, has_trunk) {
+        (false, _) => HeadPlace::None,
+        (true, true) => HeadPlace::Inline,
+        (true, false) => HeadPlace::Sidecar,
+    }
 }
 
 /// Lists special token ids that are outside the vocabulary.
@@ -113,7 +172,9 @@ fn against_table(plan: &Plan, hparams: &Hparams, faults: &[Fault], checked: &mut
     // A misplaced head is one fault, already listed; tensors that are missing because of it are not
     // listed again.
     if faults.is_empty() {
-        checked.problems.extend(head_problems(&head, hparams));
+        checked
+            .problems
+            .extend(head_problems(&head, hparams.arch.name));
     }
     checked.mtp = Some(head);
 }
@@ -139,11 +200,7 @@ fn head(plan: &Plan, hparams: &Hparams) -> HeadReport {
         (plan.tensors.iter()).partition(|tensor| is_in_head(tensor, hparams));
     let has_trunk = others.iter().any(|tensor| tensor.layer().is_some());
     HeadReport {
-        place: match (head.is_empty(), has_trunk) {
-            (true, _) => HeadPlace::None,
-            (false, true) => HeadPlace::Inline,
-            (false, false) => HeadPlace::Sidecar,
-        },
+        place: place(!head.is_empty(), has_trunk),
         n_declared: hparams.n_mtp(),
         n_tensors: head.len() as u64,
         size_bytes: head.iter().map(|tensor| tensor.size_bytes).sum(),
@@ -226,8 +283,8 @@ fn wrong_shape(tensor: &Tensor, entry: &Expected, hparams: &Hparams) -> Option<S
 }
 
 /// Lists contradictions between the declaration and the tensors of the head.
-fn head_problems(head: &HeadReport, hparams: &Hparams) -> Vec<String> {
-    let key = format!("{}.{}", hparams.arch.name, keys::NEXTN_PREDICT_LAYERS);
+fn head_problems(head: &HeadReport, arch: &str) -> Vec<String> {
+    let key = format!("{arch}.{}", keys::NEXTN_PREDICT_LAYERS);
     let missing = head.missing.iter();
     let missing = missing.map(|name| format!("tensor {name} of the MTP head is missing"));
     let extra = head.extra.iter().map(|name| match head.n_declared {

@@ -10,15 +10,17 @@ use convert::{ConvertConfig, Converted, MtpMode, OutType};
 use quantize::{FType, QuantizeConfig};
 use schemas::arch::keys;
 use schemas::gguf::{Plan, ShardStyle};
-use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict};
+use schemas::report::{ConvertReport, SCHEMA_VERSION, Verdict, WorkKind};
 
 use super::file_type;
 use super::input::Inputs;
 use super::quantize::notes as quantize_notes;
+use super::work::models::ModelWork;
 use super::write::{
     FileLine, Model, ShardArgs, WriteArgs, command_line, default_path, fill_templates,
 };
 use crate::output;
+use crate::work::{Divisible, Work};
 
 /// Convert an HF checkpoint to GGUF
 ///
@@ -95,16 +97,7 @@ fn convert(args: &Args, checkpoint: &Path) -> anyhow::Result<Verdict> {
     args.check_names()?;
     let mut inputs = Inputs::new(&args.write);
     let outputs = plan(args, checkpoint, &mut inputs)?;
-    let mut models = Vec::new();
-    for output in &outputs {
-        for note in &output.quantize_notes {
-            output::note(note);
-        }
-        let shards = args
-            .shard
-            .shard(&output.plan, ShardStyle::Converter, None)?;
-        models.push(Model::parts(shards, &output.path));
-    }
+    let models = args.models(&outputs)?;
     let written = args.write.write_all(models, &inputs, &command_line())?;
     let mut reports = Vec::new();
     for (output, file) in outputs.into_iter().zip(written.models) {
@@ -141,6 +134,21 @@ impl Args {
         Ok(())
     }
 
+    /// Returns the models to write, after the notes about them are printed.
+    fn models(&self, outputs: &[PlannedOutput]) -> anyhow::Result<Vec<Model>> {
+        let mut models = Vec::new();
+        for output in outputs {
+            for note in &output.quantize_notes {
+                output::note(note);
+            }
+            let shards = self
+                .shard
+                .shard(&output.plan, ShardStyle::Converter, None)?;
+            models.push(Model::parts(shards, &output.path));
+        }
+        Ok(models)
+    }
+
     /// Returns the part of the model to convert, and its name in reports.
     fn mtp_mode(&self) -> (MtpMode, &'static str) {
         match (self.mtp, self.no_mtp) {
@@ -157,6 +165,27 @@ impl Args {
             Some(folder) if folder.is_dir() => Ok(folder.join(name)),
             Some(file) => Ok(fill_templates(file, &[ftype])?.remove(0)),
         }
+    }
+}
+
+impl Divisible for Args {
+    fn kind(&self) -> WorkKind {
+        WorkKind::Convert
+    }
+
+    fn open(&self) -> anyhow::Result<Box<dyn Work + '_>> {
+        let checkpoint = self
+            .checkpoint
+            .as_deref()
+            .context("no checkpoint was given")?;
+        self.check_names()?;
+        let mut inputs = Inputs::new(&self.write);
+        let outputs = plan(self, checkpoint, &mut inputs)?;
+        let models = self.models(&outputs)?;
+        let types: Vec<String> = self.outtype.iter().map(ToString::to_string).collect();
+        let options = format!("types {} mtp {}", types.join(","), self.mtp_mode().1);
+        let work = ModelWork::new(&self.write, models, inputs, options)?;
+        Ok(Box::new(work))
     }
 }
 

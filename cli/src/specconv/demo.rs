@@ -35,9 +35,9 @@ use crate::specrun::verify::{built_in_prompts, verdict, verify_on};
 
 /// Run the whole pipeline on the bundled models
 ///
-/// Converts a checkpoint with an MTP head, a draft model and an EAGLE-3 draft, splits off the head,
-/// quantizes the body, grafts the head back, loads the result, decodes with each speculator, and
-/// verifies that text and logits are identical to those of plain decoding.
+/// Converts a checkpoint with an MTP head, a draft model, an EAGLE-3 draft and a DFlash draft, splits
+/// off the head, quantizes the body, grafts the head back, loads the result, decodes with each
+/// speculator, and verifies that text and logits are identical to those of plain decoding.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Folder for the files, created if it does not exist
@@ -124,11 +124,12 @@ impl Demo<'_> {
         let target = self.convert(TARGET, None, "target-BF16.gguf")?;
         let draft = self.convert("tiny-draft", None, "draft-BF16.gguf")?;
         let eagle3 = self.convert("tiny-eagle3", Some(TARGET), "eagle3-BF16.gguf")?;
+        let dflash = self.convert("tiny-dflash", Some(TARGET), "dflash-BF16.gguf")?;
         let (body, head) = self.split(&target)?;
         let quantized = self.quantize(&body)?;
         let grafted = self.graft(&quantized, &head)?;
         self.load(&grafted)?;
-        self.verify(grafted, vec![draft, eagle3])
+        self.verify(grafted, vec![draft, eagle3, dflash])
     }
 
     /// Records a finished stage. `size_bytes` is the size of the file it wrote, if any.
@@ -241,7 +242,7 @@ impl Demo<'_> {
         let found = logits::logits(
             &DeviceConfig::cpu(self.cpu()).open_cpu()?,
             &ModelFile::new(model)?,
-            &[1, 2, 3],
+            [1, 2, 3][..].into(),
             1,
             CacheTypes::default(),
         )?;
@@ -269,6 +270,7 @@ impl Demo<'_> {
             spec_types: Some(vec![
                 SpecType::DraftMtp,
                 SpecType::DraftEagle3,
+                SpecType::DraftDflash,
                 SpecType::DraftSimple,
                 SpecType::NgramSimple,
             ]),
@@ -287,6 +289,7 @@ impl Demo<'_> {
             min_drafted: 1,
             min_speedup: None,
             invariance: InvarianceConfig::QUICK,
+            unit: None,
             stop: embedded::is_stopped,
             text: None,
             surface: None,

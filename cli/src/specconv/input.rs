@@ -9,7 +9,7 @@ use anyhow::Context;
 use convert::{ConvertConfig, MtpMode, OutType};
 use schemas::gguf::{self, Plan, Tensor};
 use schemas::outfile::{Existing, OutputNames};
-use schemas::report::{LockedSource, SourceReport};
+use schemas::report::{LockedSource, SourceReport, WorkSource};
 
 use super::lock::Lock;
 use super::remote::{self, RemoteCheckpoint};
@@ -132,21 +132,26 @@ impl Inputs {
     /// Returns the names and paths of the files whose content decides about the outputs, by name: all that are
     /// read but weights on the Hub. The name of a file on the Hub begins with `hf://`.
     pub(super) fn whole_files(&self) -> Vec<(String, PathBuf)> {
-        let described = self.files.iter().filter(|path| is_description(path));
-        let mut paths: Vec<&PathBuf> = described.chain(&self.data).collect();
-        paths.retain(|path| path.is_file());
         let shown = |path: &PathBuf| {
             let mut remote = self.remote.iter();
             let shown = remote.find_map(|remote| remote.name_of(path));
             shown.unwrap_or_else(|| path.display().to_string())
         };
-        let mut files: Vec<_> = paths
-            .into_iter()
-            .map(|path| (shown(path), path.clone()))
-            .collect();
+        let paths = self.read_whole().into_iter();
+        let mut files: Vec<_> = paths.map(|path| (shown(&path), path)).collect();
         files.sort();
-        files.dedup();
         files
+    }
+
+    /// Returns the files whose content decides about the outputs: not the files of a checkpoint's folder that no
+    /// conversion reads, and not weights on the Hub.
+    fn read_whole(&self) -> Vec<PathBuf> {
+        let described = self.files.iter().filter(|path| is_description(path));
+        let paths = described.chain(&self.data).filter(|path| path.is_file());
+        let mut paths: Vec<PathBuf> = paths.cloned().collect();
+        paths.sort();
+        paths.dedup();
+        paths
     }
 
     /// Describes the repositories on the Hub, with the bytes that tensors need.
@@ -160,6 +165,25 @@ impl Inputs {
             .collect::<anyhow::Result<_>>()?;
         sources.dedup();
         Ok(sources)
+    }
+
+    /// Returns the same files without those in the cache of the Hub.
+    pub(super) fn local(&self) -> Vec<PathBuf> {
+        let folders: Vec<PathBuf> = self.remote.iter().map(RemoteCheckpoint::folder).collect();
+        let mut files = self.read_whole();
+        files.retain(|path| !folders.iter().any(|folder| path.starts_with(folder)));
+        files
+    }
+
+    /// Returns the commits on the Hub that were read, for a plan.
+    pub(super) fn commits_read(&self) -> Vec<WorkSource> {
+        let sources = self.sources().into_iter();
+        sources
+            .map(|source| WorkSource {
+                repository: source.repository,
+                commit: source.commit,
+            })
+            .collect()
     }
 
     /// Returns the commits on the Hub that were read.

@@ -16,11 +16,13 @@ mod manifest;
 mod merge;
 mod passport;
 mod publish;
+mod purpose;
 mod quantize;
 mod remote;
 pub(crate) mod set_metadata;
 mod split;
 mod vocab;
+mod work;
 pub(crate) mod write;
 
 use std::ffi::OsString;
@@ -35,6 +37,7 @@ use crate::flags;
 use crate::help::{self, specconv::TOPICS};
 use crate::output::Verbosity;
 use crate::shell;
+use crate::specrun;
 
 /// Converts Hugging Face checkpoints to GGUF, quantizes models, and splits and grafts MTP heads.
 ///
@@ -57,13 +60,22 @@ impl Cli {
 
     /// Parses the command line.
     pub(crate) fn parse_args(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-        let args: Vec<OsString> = args.into_iter().collect();
+        let cli = Cli::parse_words(args)?;
+        cli.verbosity.apply();
+        Ok(cli)
+    }
+
+    /// Parses a command line without applying its flags to this process.
+    fn parse_words(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let mut args: Vec<OsString> = args.into_iter().collect();
+        // Commands of specrun can be planned, too.
+        if args.get(1).is_some_and(|word| word == "plan") {
+            args = specrun::expand_flags(args);
+        }
         let mut command = help::arrange(Cli::command(), TOPICS, &args);
         flags::check(&mut command, &args)?;
         let mut matches = command.try_get_matches_from_mut(args)?;
-        let cli = Cli::from_arg_matches_mut(&mut matches)?;
-        cli.verbosity.apply();
-        Ok(cli)
+        Cli::from_arg_matches_mut(&mut matches)
     }
 }
 
@@ -95,6 +107,9 @@ enum Command {
     DraftFlags(draft_flags::Args),
     Card(card::Args),
     Publish(publish::Args),
+    Plan(Box<work::PlanArgs>),
+    Run(work::RunArgs),
+    Finish(work::FinishArgs),
     Demo(demo::Args),
     Completions(shell::CompletionsArgs),
     #[command(hide = true)]
@@ -150,6 +165,9 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::DraftFlags(args) => draft_flags::run(args),
         Command::Card(args) => card::run(args),
         Command::Publish(args) => publish::run(args),
+        Command::Plan(args) => work::plan(args),
+        Command::Run(args) => work::run(args),
+        Command::Finish(args) => work::finish(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => shell::completions(documented(), args),
         Command::Man(args) => shell::man(documented(), args),

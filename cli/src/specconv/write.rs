@@ -21,6 +21,7 @@ use super::input::Inputs;
 use super::lock::{Lock, Recorder};
 use super::manifest::Manifests;
 use super::remote;
+use crate::hint::Hinted;
 use crate::output::{self, Format};
 use crate::report_file::OverwriteArgs;
 use crate::{embedded, interrupt};
@@ -104,16 +105,11 @@ impl WriteArgs {
     /// its own run by it.
     pub(super) fn write_all(
         &self,
-        mut models: Vec<Model>,
+        models: Vec<Model>,
         inputs: &Inputs,
         options: &str,
     ) -> anyhow::Result<Written> {
-        if let Some(n_bytes) = self.reserve_header {
-            for (plan, path) in models.iter_mut().flat_map(|model| &mut model.files) {
-                gguf::reserve(plan, n_bytes).with_context(|| path.display().to_string())?;
-            }
-        }
-        models.iter_mut().for_each(Model::drop_passport);
+        let models = self.arrange(models)?;
         let outputs: Vec<Output<'_>> = models.iter().flat_map(Model::outputs).collect();
         let mut names = inputs.output_names(match self.dry_run {
             true => Existing::Replace,
@@ -136,6 +132,51 @@ impl WriteArgs {
             models: models.iter().map(report).collect(),
             ..written
         })
+    }
+
+    /// Returns models as they are written: with reserved bytes, without passports of other models.
+    ///
+    /// # Errors
+    /// No reader would accept a plan.
+    pub(super) fn arrange(&self, mut models: Vec<Model>) -> anyhow::Result<Vec<Model>> {
+        if let Some(n_bytes) = self.reserve_header {
+            for (plan, path) in models.iter_mut().flat_map(|model| &mut model.files) {
+                gguf::reserve(plan, n_bytes).with_context(|| path.display().to_string())?;
+            }
+        }
+        models.iter_mut().for_each(Model::drop_passport);
+        Ok(models)
+    }
+
+    /// Checks that the outputs can be written by several machines.
+    ///
+    /// # Errors
+    /// A flag has no meaning for a part, or the name of an output is not allowed.
+    pub(super) fn check_division<'a>(
+        &self,
+        mut outputs: impl Iterator<Item = Output<'a>>,
+        inputs: &Inputs,
+    ) -> anyhow::Result<()> {
+        for (flag, is_set) in [
+            ("--dry-run", self.dry_run),
+            ("--resume", self.resume),
+            ("--manifest", !self.manifest.is_empty()),
+            ("--json", self.json),
+            (
+                "--overwrite",
+                self.overwrite.existing() == Existing::Replace,
+            ),
+        ] {
+            if is_set {
+                let message = format!("{flag}: not for a command that is divided among machines");
+                let hint = "\"specconv finish\" has --overwrite and --json; a shard always resumes";
+                return Err(Hinted::new(message, hint).into());
+            }
+        }
+        // The same names are claimed again when the parts are joined.
+        let mut names = inputs.output_names(Existing::Replace);
+        outputs.try_for_each(|output| names.claim_file(output.path))?;
+        Ok(())
     }
 
     /// Writes files and manifests; returns the sizes and hashes of the files, and statistics without models.

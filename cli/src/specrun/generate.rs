@@ -97,8 +97,8 @@ struct Input {
     embeddings: Option<PathBuf>,
     /// File with a prompt as plain text, or with prompts as JSON lines
     ///
-    /// Lines of JSON have id, prompt or messages, and optionally kind and n_predict. A file that does not begin with
-    /// { is plain text
+    /// Lines of JSON have id, and prompt, messages or parts (texts and files of embeddings), and optionally kind and
+    /// n_predict. A file that does not begin with { is plain text
     #[arg(short = 'f', long, visible_alias = "file", value_name = "FILE", conflicts_with_all = ["text", "prompt", "tokens"])]
     prompts: Option<PathBuf>,
 }
@@ -323,8 +323,8 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         }
         let prompts = prompts::render(prompts::parse_lines(path, &file)?, &renderer)?;
         let request = |prompt: Prompt| {
-            let tokens = encode(&prompt.prompt);
-            Request::new(prompt.id, tokens, n_predict(prompt.n_predict))
+            let n_predict = n_predict(prompt.n_predict);
+            prompt.request_of(&files.tokenizer, special, n_predict)
         };
         return Ok(prompts.into_iter().map(request).collect());
     }

@@ -3,11 +3,12 @@
 mod bench;
 mod build_lookup;
 mod chat;
+mod conformance;
 pub mod device;
 mod devices;
 pub(crate) mod generate;
-mod imatrix;
-mod kld;
+pub(crate) mod imatrix;
+pub(crate) mod kld;
 mod logits;
 pub(crate) mod model;
 mod model_file;
@@ -52,6 +53,7 @@ enum Command {
     Verify(Box<verify::Args>),
     Bench(bench::Args),
     Logits(logits::Args),
+    Conformance(conformance::Args),
     Perplexity(perplexity::Args),
     Kld(kld::Args),
     Imatrix(Box<imatrix::Args>),
@@ -146,7 +148,7 @@ fn command() -> clap::Command {
 }
 
 /// Returns the arguments with long flag names, and with Hub references in place of repository flags.
-fn expand_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+pub(crate) fn expand_flags(args: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let mut out = Vec::new();
     while let Some(arg) = args.next() {
@@ -195,6 +197,7 @@ pub fn run(cli: &Cli) -> anyhow::Result<Verdict> {
         Command::Verify(args) => verify::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Conformance(args) => conformance::run(args),
         Command::Perplexity(args) => perplexity::run(args),
         Command::Kld(args) => kld::run(args),
         Command::Imatrix(args) => imatrix::run(args),

@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, and GLM 4.7 Flash.
+//! DeepSeek V2 and V3, Kimi K2, and GLM 4.7 Flash.
 
 use schemas::arch::keys;
 use schemas::gguf::Value;
@@ -51,9 +51,22 @@ fn sum(m: &Model<'_>, names: [&str; 2]) -> Result<Option<Value>, Error> {
     Ok(Some(a?.saturating_add(b?).into()))
 }
 
+/// Fields that configs of Kimi may lack. llama.cpp's converter reads these configs without defaults of the
+/// transformers library.
+const KIMI: &[(&str, Fill)] = &[
+    ("rms_norm_eps", Fill::Real(1e-6)),
+    // Readers assume another function if the key is absent.
+    ("scoring_func", Fill::Text("sigmoid")),
+];
+
 pub(super) const DEEPSEEK2: HfArch = HfArch {
     name: "deepseek2",
     keys: &[KEYS],
+    ranks_pre: Some("kimi-k2"),
+    headless_classes: &[
+        "KimiVLForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
+    ],
     defaults: &[
         Defaults {
             model_type: "deepseek_v3",
@@ -108,6 +121,21 @@ pub(super) const DEEPSEEK2: HfArch = HfArch {
                 // absent, except for files with the released model's numbers of layers and tokens.
                 ("scoring_func", Fill::Text("sigmoid")),
             ],
+            rope: &[],
+        },
+        Defaults {
+            model_type: "kimi_k2",
+            fields: KIMI,
+            rope: &[],
+        },
+        Defaults {
+            model_type: "kimi_k25",
+            fields: KIMI,
+            rope: &[],
+        },
+        Defaults {
+            model_type: "kimi_vl",
+            fields: KIMI,
             rope: &[],
         },
         Defaults {

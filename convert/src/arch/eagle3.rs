@@ -68,7 +68,9 @@ impl<'a> Draft<'a> {
         config: &'a HfConfig,
         options: &ConvertConfig,
     ) -> Result<Option<Draft<'a>>, Error> {
-        match (&options.target, arch.is_draft()) {
+        match (&options.target, arch.needs_target()) {
+            // An assistant has all it needs, with or without its target.
+            _ if arch.assistant => Ok(None),
             (None, true) => Err(Error::NeedsTarget {
                 path: config.folder.clone(),
             }),

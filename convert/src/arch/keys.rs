@@ -25,9 +25,17 @@ pub(crate) struct HfArch {
     /// True if llama.cpp's converter writes stacks of experts in the order of the table; false if sorted by
     /// name.
     pub(crate) experts_in_table_order: bool,
+    /// True if full attention rotates the first part of each head's pairs, and the vocabulary is BPE on
+    /// characters with merges.
+    pub(crate) gemma4_layout: bool,
     /// True if vocabularies follow two special rules of llama.cpp's Llama converter. Byte-level readers
     /// ignore the one about spaces, and behave the same without the one about added tokens.
     pub(crate) llama_vocab_rules: bool,
+    /// Pre-tokenizer of vocabularies that are stored as tiktoken ranks, whose patterns are in the Python code
+    /// of the checkpoint; `None` if such vocabularies are not supported.
+    pub(crate) ranks_pre: Option<&'static str>,
+    /// Classes whose MTP heads llama.cpp's converter leaves out.
+    pub(crate) headless_classes: &'static [&'static str],
 }
 
 impl HfArch {
@@ -39,7 +47,10 @@ impl HfArch {
         check: |_| Ok(()),
         sharded: &[],
         experts_in_table_order: false,
+        gemma4_layout: false,
         llama_vocab_rules: false,
+        ranks_pre: None,
+        headless_classes: &[],
     };
 }
 
@@ -52,6 +63,8 @@ pub(crate) struct Model<'a> {
     pub(crate) target: Option<&'a HfConfig>,
     /// True if the checkpoint has the confidence head of a draft.
     pub(crate) has_confidence_head: bool,
+    /// True if the checkpoint has clusters of tokens.
+    pub(crate) has_centroids: bool,
     /// MTP layers in the file.
     pub(crate) n_mtp: u32,
     pub(crate) file_type: FileType,

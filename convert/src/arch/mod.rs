@@ -6,6 +6,7 @@ mod defaults;
 pub(crate) mod dflash;
 pub(crate) mod eagle3;
 mod gemma3;
+pub(crate) mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod keys;
@@ -37,6 +38,7 @@ static ARCHS: &[HfArch] = &[
     qwen35::QWEN35,
     qwen35::QWEN35MOE,
     gemma3::GEMMA3,
+    gemma4::GEMMA4,
     glm4moe::GLM4MOE,
     deepseek2::DEEPSEEK2,
     gpt_oss::GPT_OSS,
@@ -44,6 +46,7 @@ static ARCHS: &[HfArch] = &[
     mimo2::MIMO2,
     eagle3::EAGLE3,
     dflash::DFLASH,
+    gemma4::GEMMA4_ASSISTANT,
 ];
 
 /// Returns the conversion of an architecture; `None` if it is not in the list.
@@ -51,14 +54,19 @@ pub(crate) fn of(arch: &ArchSpec) -> Option<&'static HfArch> {
     ARCHS.iter().find(|hf_arch| hf_arch.name == arch.name)
 }
 
-/// Fills absent fields of a config with the defaults of its model type, or if that is unknown, with the
-/// architecture's first. Returns a note of those that affect the model's results.
+/// Fills absent fields of a config with the defaults of its model type: that of the whole model, else that of
+/// its text part. If both are unknown, the architecture's first defaults are used. Returns a note of those that affect the model's results.
 pub(crate) fn fill_defaults(hf_arch: &HfArch, config: &mut HfConfig) -> Option<Note> {
-    let model_type = config.fields.get("model_type").and_then(Value::as_str);
-    let mut all = ARCHS.iter().flat_map(|arch| arch.defaults);
-    let defaults = all
-        .find(|defaults| Some(defaults.model_type) == model_type)
-        .or_else(|| hf_arch.defaults.first())?;
+    let types = [
+        config.root.get("model_type"),
+        config.fields.get("model_type"),
+    ];
+    let find = |model_type: &Value| {
+        let mut all = ARCHS.iter().flat_map(|arch| arch.defaults);
+        all.find(|defaults| Some(defaults.model_type) == model_type.as_str())
+    };
+    let known = types.into_iter().flatten().find_map(find);
+    let defaults = known.or_else(|| hf_arch.defaults.first())?;
     defaults::fill(config, defaults)
 }
 

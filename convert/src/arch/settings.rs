@@ -83,6 +83,7 @@ fn check_rope(arch: &ArchSpec, hf_arch: &HfArch, config: &HfConfig) -> Result<Op
             }
         }
         Some("llama3") if arch.tensor_specs().any(|spec| spec.gguf == ROPE_FREQS) => {}
+        Some("proportional") if hf_arch.gemma4_layout => {}
         // Their factors are tensors, which these architectures do not have.
         Some(found @ ("llama3" | "longrope" | "su")) => {
             return Err(config.unsupported("rope_type", found));

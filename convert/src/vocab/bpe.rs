@@ -56,7 +56,7 @@ fn check_model(files: &TokenizerFiles, model: &Value) -> Result<(), Error> {
 }
 
 /// Reads the merges of `tokenizer.json` or of the older `merges.txt`.
-fn merges(files: &TokenizerFiles, model: &Value) -> Result<Vec<String>, Error> {
+pub(super) fn merges(files: &TokenizerFiles, model: &Value) -> Result<Vec<String>, Error> {
     // A space separates the halves in the file, so spaces inside a half are written in byte-level
     // spelling.
     let half = |half: &str| half.replace(' ', BYTE_SPACE);

@@ -1,13 +1,15 @@
-//! Writes the `tokenizer.*` keys: [`bpe`] or [`spm`] for the vocabulary, [`pre`] for the pre-tokenizer,
+//! Writes the `tokenizer.*` keys: [`bpe`], [`ranks`], [`spm`] or [`characters`] for the vocabulary, [`pre`] for the pre-tokenizer,
 //! [`special`] for special tokens, [`template`] for chat templates.
 //!
-//! A byte-level `tokenizer.json` has precedence. Otherwise `tokenizer.model` is used, because it has the
+//! A byte-level `tokenizer.json` has precedence, then tiktoken ranks. Otherwise `tokenizer.model` is used, because it has the
 //! scores that a `tokenizer.json` derived from it lacks.
 
 mod bpe;
+mod characters;
 mod files;
 mod pre;
 mod probe;
+mod ranks;
 mod special;
 mod spm;
 mod template;
@@ -22,6 +24,7 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
+use bpe::Bpe;
 use files::TokenizerFiles;
 
 /// Returns the `tokenizer.*` keys of a checkpoint with `n_vocab` tokens.
@@ -39,8 +42,16 @@ pub(crate) fn metadata(
     if let (true, Some(Value::Bool(add))) = (hf_arch.llama_vocab_rules, space_prefix) {
         out.set(ADD_SPACE_PREFIX, *add);
     }
-    let pieces = if pre::is_byte_level(&files) {
-        byte_level(&files, n_vocab, &mut out, notes)?;
+    let is_characters = hf_arch.gemma4_layout && spm::is_in_json(&files);
+    let pieces = if is_characters {
+        characters::write(&files, n_vocab, &mut out)?;
+        None
+    } else if pre::is_byte_level(&files) {
+        let pre = pre::name(&files, notes)?;
+        byte_level(bpe::read(&files, n_vocab)?, pre, &mut out);
+        None
+    } else if let (Some(path), Some(pre)) = (&files.ranks, hf_arch.ranks_pre) {
+        byte_level(ranks::read(path, &files, n_vocab)?, pre, &mut out);
         None
     } else if let Some(model) = &files.model {
         Some(spm::from_model(model, &files, n_vocab, notes)?)
@@ -64,6 +75,10 @@ pub(crate) fn metadata(
     if has_spaces_of_its_own && !out.contains(ADD_SPACE_PREFIX) {
         out.set(ADD_SPACE_PREFIX, false);
     }
+    if is_characters {
+        out.set(ADD_SPACE_PREFIX, false);
+        out.set("tokenizer.ggml.add_bos_token", true);
+    }
     if hf_arch.llama_vocab_rules && n_vocab == GRANITE_VOCAB {
         out.set("tokenizer.ggml.add_bos_token", false);
     }
@@ -86,24 +101,22 @@ pub(crate) fn difference(own: &Metadata, donor: &Metadata) -> Option<Note> {
 }
 
 /// Writes a byte-level BPE vocabulary.
-fn byte_level(
-    files: &TokenizerFiles,
-    n_vocab: u64,
-    out: &mut Metadata,
-    notes: &mut Vec<Note>,
-) -> Result<(), Error> {
-    let pre = pre::name(files, notes)?;
-    let bpe = bpe::read(files, n_vocab)?;
+fn byte_level(bpe: Bpe, pre: &str, out: &mut Metadata) {
     out.set("tokenizer.ggml.model", "gpt2");
     out.set("tokenizer.ggml.pre", pre);
     out.set(keys::TOKENS, bpe.tokens);
     out.set("tokenizer.ggml.token_type", bpe.types);
     out.set("tokenizer.ggml.merges", bpe.merges);
-    Ok(())
 }
 
 /// Returns the error for a `tokenizer.json` that is neither byte-level BPE nor SentencePiece.
 fn unsupported(files: &TokenizerFiles) -> Error {
+    if let Some(path) = &files.ranks {
+        return Error::UnsupportedTokenizer {
+            path: path.clone(),
+            found: "tiktoken ranks, of which only those of Kimi are supported".to_owned(),
+        };
+    }
     let model = files.tokenizer.get("model");
     let kind = model.and_then(|model| model.get("type")?.as_str());
     Error::UnsupportedTokenizer {

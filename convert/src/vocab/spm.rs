@@ -69,7 +69,7 @@ struct NormalizerSpec {
 /// `TrainerSpec.model_type` of vocabularies whose scores define the merge order.
 const MODEL_TYPE_BPE: i32 = 2;
 /// Score of tokens that were added to the model.
-const ADDED_SCORE: f32 = -1000.0;
+pub(super) const ADDED_SCORE: f32 = -1000.0;
 /// Score of ids without a token.
 const PADDING_SCORE: f32 = -10_000.0;
 
@@ -203,7 +203,7 @@ pub(super) fn from_json(files: &TokenizerFiles, n_vocab: u64) -> Result<Pieces, 
 }
 
 /// Returns true for byte tokens such as `<0x0A>`.
-fn is_byte(text: &str) -> bool {
+pub(super) fn is_byte(text: &str) -> bool {
     let digits = text
         .strip_prefix("<0x")
         .and_then(|rest| rest.strip_suffix('>'));

@@ -31,30 +31,12 @@ pub(super) fn read(
     model: &Value,
     n_vocab: u64,
 ) -> Result<Vec<(String, TokenType)>, Error> {
-    let mut slots: Vec<Option<(String, TokenType)>> = Vec::new();
-    slots.resize_with(n_vocab as usize, || None);
-    let vocab = model.get("vocab").and_then(Value::as_object);
-    let Some(vocab) = vocab else {
-        return Err(field_error(
-            files,
-            "model.vocab",
-            "tokens with their ids",
-            model,
-        ));
-    };
     let named = files.config.as_ref().map_or(HashSet::new(), named_special);
-    for (text, id) in vocab {
-        let Some(id) = id.as_u64() else {
-            return Err(field_error(files, "model.vocab", "ids of 0 or more", id));
-        };
-        let slot = slot(&files.path, &mut slots, text, id)?;
-        check_free(files, slot.as_ref(), text, id)?;
-        let token_type = match named.contains(text.as_str()) {
-            true => TokenType::Control,
-            false => TokenType::Normal,
-        };
-        *slot = Some((text.clone(), token_type));
-    }
+    let kind = |text: &str| match named.contains(text) {
+        true => TokenType::Control,
+        false => TokenType::Normal,
+    };
+    let mut slots = of_model(files, model, n_vocab, kind)?;
     for token in added_tokens(files)? {
         let slot = slot(&files.path, &mut slots, &token.text, token.id)?;
         let other = slot.as_ref().filter(|(first, _)| *first != token.text);
@@ -66,8 +48,37 @@ pub(super) fn read(
     Ok(tokens)
 }
 
+/// Reads the model's own tokens by id; `kind` returns the type of a token.
+pub(super) fn of_model(
+    files: &TokenizerFiles,
+    model: &Value,
+    n_vocab: u64,
+    kind: impl Fn(&str) -> TokenType,
+) -> Result<Vec<Option<(String, TokenType)>>, Error> {
+    let mut slots: Vec<Option<(String, TokenType)>> = Vec::new();
+    slots.resize_with(n_vocab as usize, || None);
+    let vocab = model.get("vocab").and_then(Value::as_object);
+    let Some(vocab) = vocab else {
+        return Err(field_error(
+            files,
+            "model.vocab",
+            "tokens with their ids",
+            model,
+        ));
+    };
+    for (text, id) in vocab {
+        let Some(id) = id.as_u64() else {
+            return Err(field_error(files, "model.vocab", "ids of 0 or more", id));
+        };
+        let slot = slot(&files.path, &mut slots, text, id)?;
+        check_free(files, slot.as_ref(), text, id)?;
+        *slot = Some((text.clone(), kind(text)));
+    }
+    Ok(slots)
+}
+
 /// Rejects a second token with the same id.
-fn check_free(
+pub(super) fn check_free(
     files: &TokenizerFiles,
     taken: Option<&(String, TokenType)>,
     text: &str,
@@ -235,7 +246,7 @@ fn added_token_error(files: &TokenizerFiles, found: &Value) -> Error {
 }
 
 /// Returns the texts that have a role in the tokenizer config, which makes them special.
-fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
+pub(super) fn named_special(config: &Map<String, Value>) -> HashSet<&str> {
     fn text(value: &Value) -> Option<&str> {
         value.as_str().or_else(|| value.get("content")?.as_str())
     }

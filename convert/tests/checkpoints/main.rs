@@ -1,10 +1,14 @@
 //! Conversion of changed checkpoints, and of their tokenizers.
 
+/// Drafts that attend to keys and values of a target.
+mod assistants;
 mod checkpoint;
 /// Drafts that read a target's hidden states.
 mod drafts;
 /// Damaged files.
 mod hostile;
+/// Kimi's classes, and the router of GLM 4.7 Flash.
+mod kimi;
 /// Error messages and notes.
 mod refusals;
 /// FP8 weights and their scales.

@@ -449,7 +449,7 @@ fn tokenizers() {
             Case {
                 reference: "llama",
                 spoil: |c| c.remove(FILE),
-                message: ".: no tokenizer: neither tokenizer.json nor tokenizer.model",
+                message: ".: no tokenizer: neither tokenizer.json nor tokenizer.model nor tiktoken.model",
             },
             Case {
                 reference: "llama",

@@ -2,6 +2,7 @@
 
 use super::arena::Arena;
 use super::{Cpu, parts};
+use crate::simd::packed::MAX_FUSED;
 use crate::simd::{Kernel, LANES, Simd};
 
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
@@ -55,8 +56,8 @@ impl Quantized {
     }
 }
 
-/// Rows whose blocks are interleaved.
-pub(crate) const BLOCK: usize = 8;
+/// Rows whose blocks are interleaved: those that are multiplied together.
+pub(crate) const BLOCK: usize = MAX_FUSED;
 
 /// Quantized activation rows.
 #[derive(Clone, Copy)]
@@ -104,13 +105,6 @@ impl<'a> Activations<'a> {
     /// Rows.
     pub(crate) fn len(&self) -> usize {
         self.n
-    }
-
-    /// All blocks, if there are no more than [`BLOCK`] rows: the first of each row, then the second of
-    /// each, and so on.
-    pub(crate) fn interleaved(&self) -> &[Quantized] {
-        assert!(self.n <= BLOCK, "rows of one group");
-        self.quants
     }
 
     /// Returns the index of block `tile` of a row.

@@ -1,5 +1,5 @@
 //! Distance at which products prefetch weights. Some CPUs read a stream faster with software
-//! prefetches, some without: the first products of a model measure which. The result affects time alone.
+//! prefetches, some without: the first passes of a model measure which. The result affects time alone.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,28 +12,51 @@ use crate::backend::{Backend, MatmulOp, WeightData};
 /// Distances to choose from, in cache lines; 0 is no prefetching.
 const DISTANCES: [usize; 2] = [0, 64];
 
-/// Products that are timed with each distance.
-const N_SAMPLES: usize = 24;
+/// Distance for several activation rows. On Zen 4, waiting and computing add up without software prefetches
+/// from three rows on.
+const WIDE_DISTANCE: usize = 96;
+
+/// Passes that are timed with each distance.
+const N_PASSES: usize = 5;
 
 /// Minimum bytes of a weight whose product is timed.
 const MIN_BYTES: usize = 256 << 10;
 
-/// Seconds per byte of the products timed so far, for each distance.
-type Samples = [Vec<f64>; DISTANCES.len()];
+/// Times of whole passes over the weights of a model: products of different shapes do not compare.
+#[derive(Default)]
+struct Samples {
+    /// The weight that begins a pass: the first one that was timed.
+    first: Option<usize>,
+    /// Seconds of the products of the current pass so far, and their bytes.
+    pass: (f64, usize),
+    /// Seconds per byte of each pass, for each distance.
+    passes: [Vec<f64>; DISTANCES.len()],
+}
+
+/// A product that reads a weight from memory and does little else.
+#[derive(Clone, Copy)]
+pub(crate) struct Streamed {
+    /// Address of the weight.
+    pub(crate) weight: usize,
+    pub(crate) bytes: usize,
+}
 
 /// A distance, or the measurement that will choose it.
 pub(crate) struct Prefetch {
+    /// For products with one activation row.
     chosen: OnceLock<usize>,
+    /// For those with several.
+    wide: usize,
     samples: Mutex<Samples>,
 }
 
 impl Prefetch {
     /// `distance` in cache lines; `None` to measure.
     pub(crate) fn new(distance: Option<usize>) -> Prefetch {
-        let samples = DISTANCES.map(|_| Vec::with_capacity(2 * N_SAMPLES));
         Prefetch {
             chosen: distance.map_or_else(OnceLock::new, OnceLock::from),
-            samples: Mutex::new(samples),
+            wide: distance.unwrap_or(WIDE_DISTANCE),
+            samples: Mutex::default(),
         }
     }
 
@@ -42,43 +65,72 @@ impl Prefetch {
         self.chosen.get().copied()
     }
 
-    /// Runs a product, which is given the distance. `bytes` is the size of the weight if it is read from
-    /// memory and little else is done.
-    pub(crate) fn run(&self, bytes: Option<usize>, product: impl FnOnce(usize)) {
+    /// Runs a product with `n` activation rows, which is given the distance. `streamed` is `None` if its time
+    /// says nothing about the distance.
+    pub(crate) fn run(&self, n: usize, streamed: Option<Streamed>, product: impl FnOnce(usize)) {
+        if n > 1 {
+            return product(self.wide);
+        }
         if let Some(distance) = self.chosen() {
             return product(distance);
         }
-        let trial = self.next_trial();
+        let streamed = streamed.filter(|streamed| streamed.bytes >= MIN_BYTES);
+        let distance = self.next_distance(streamed);
         let started = Instant::now();
-        product(DISTANCES[trial]);
-        if let Some(bytes) = bytes.filter(|&bytes| bytes >= MIN_BYTES) {
-            self.record(trial, started.elapsed(), bytes);
+        product(distance);
+        if let Some(streamed) = streamed {
+            self.record(started.elapsed(), streamed.bytes);
         }
     }
 
-    fn record(&self, trial: usize, time: Duration, bytes: usize) {
+    /// Returns the distance for the next product: that of the current pass.
+    fn next_distance(&self, streamed: Option<Streamed>) -> usize {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.chosen().is_some() {
-            return;
+        if let Some(Streamed { weight, .. }) = streamed
+            && *samples.first.get_or_insert(weight) == weight
+        {
+            samples.end_pass();
+            if let Some(distance) = samples.best() {
+                return *self.chosen.get_or_init(|| distance);
+            }
         }
-        samples[trial].push(time.as_secs_f64() / bytes as f64);
-        if samples.iter().all(|samples| samples.len() >= N_SAMPLES) {
-            let medians = samples.each_mut().map(|samples| {
-                samples.sort_by(f64::total_cmp);
-                samples[samples.len() / 2]
-            });
-            let best = (0..DISTANCES.len()).min_by(|&a, &b| medians[a].total_cmp(&medians[b]));
-            self.chosen
-                .get_or_init(|| DISTANCES[best.unwrap_or_default()]);
+        DISTANCES[samples.trial()]
+    }
+
+    fn record(&self, time: Duration, bytes: usize) {
+        let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        samples.pass.0 += time.as_secs_f64();
+        samples.pass.1 += bytes;
+    }
+}
+
+impl Samples {
+    /// Returns the index of the distance of the current pass. The order (the Thue-Morse sequence) has no
+    /// period, so that no distance always meets the same disturbance.
+    fn trial(&self) -> usize {
+        let n: usize = self.passes.iter().map(Vec::len).sum();
+        n.count_ones() as usize % DISTANCES.len()
+    }
+
+    fn end_pass(&mut self) {
+        let (seconds, bytes) = std::mem::take(&mut self.pass);
+        if bytes > 0 {
+            let trial = self.trial();
+            self.passes[trial].push(seconds / bytes as f64);
         }
     }
 
-    /// Returns the index of the distance to time next. The order (the Thue-Morse sequence) has no period, so
-    /// that no distance always meets the same weight of a layer.
-    fn next_trial(&self) -> usize {
-        let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
-        let n: usize = samples.iter().map(Vec::len).sum();
-        n.count_ones() as usize % DISTANCES.len()
+    /// Returns the distance with the smallest median, after enough passes.
+    fn best(&mut self) -> Option<usize> {
+        if self.passes.iter().any(|passes| passes.len() < N_PASSES) {
+            return None;
+        }
+        let medians = self.passes.each_mut().map(|passes| {
+            passes.sort_by(f64::total_cmp);
+            passes[passes.len() / 2]
+        });
+        let best = (0..DISTANCES.len()).min_by(|&a, &b| medians[a].total_cmp(&medians[b]));
+        Some(DISTANCES[best.unwrap_or_default()])
     }
 }
 
@@ -100,8 +152,8 @@ impl Cpu {
         let mut x = self.buffer(N_COLS);
         self.upload(&[0.0; N_COLS], &mut x, 0);
         let mut out = self.buffer(N_ROWS);
-        // The first product repacks the weight.
-        for _ in 0..=DISTANCES.len() * N_SAMPLES {
+        // The first product repacks the weight, the second begins a pass.
+        for _ in 0..DISTANCES.len() * N_PASSES + 2 {
             self.matmul(&weight, &x, 1, &mut out);
         }
         self.prefetch_distance()
@@ -112,16 +164,29 @@ impl Cpu {
 mod tests {
     use super::*;
 
+    const STREAMED: Streamed = Streamed {
+        weight: 1,
+        bytes: MIN_BYTES,
+    };
+
     #[test]
     fn the_faster_distance_is_chosen() {
         for (fast, distance) in DISTANCES.into_iter().enumerate() {
             let prefetch = Prefetch::new(None);
-            for _ in 0..DISTANCES.len() * N_SAMPLES {
-                assert_eq!(prefetch.chosen(), None);
-                let trial = prefetch.next_trial();
-                let time = if trial == fast { 10 } else { 11 };
-                prefetch.record(trial, Duration::from_millis(time), 1 << 20);
+            for _ in 0..DISTANCES.len() * N_PASSES {
+                // The product of a large weight takes longer, whatever its distance.
+                for (weight, time) in [(1, 10), (2, 400)] {
+                    assert_eq!(prefetch.chosen(), None);
+                    let found = prefetch.next_distance(Some(Streamed { weight, ..STREAMED }));
+                    let time = if found == DISTANCES[fast] {
+                        time
+                    } else {
+                        time + 1
+                    };
+                    prefetch.record(Duration::from_millis(time), MIN_BYTES);
+                }
             }
+            assert_eq!(prefetch.next_distance(Some(STREAMED)), distance);
             assert_eq!(prefetch.chosen(), Some(distance));
         }
     }
@@ -132,8 +197,8 @@ mod tests {
         for distance in [None, Some(7)] {
             let prefetch = Prefetch::new(distance);
             let mut inner = false;
-            prefetch.run(Some(MIN_BYTES), |_| {
-                prefetch.run(Some(MIN_BYTES), |_| inner = true);
+            prefetch.run(1, Some(STREAMED), |_| {
+                prefetch.run(1, Some(STREAMED), |_| inner = true);
             });
             assert!(inner);
         }
@@ -142,12 +207,17 @@ mod tests {
     #[test]
     fn small_weights_are_not_timed() {
         let prefetch = Prefetch::new(None);
+        let small = Streamed {
+            bytes: MIN_BYTES - 1,
+            ..STREAMED
+        };
         for _ in 0..200 {
-            prefetch.run(Some(MIN_BYTES - 1), |_| {});
-            prefetch.run(None, |_| {});
+            prefetch.run(1, Some(small), |_| {});
+            prefetch.run(1, None, |_| {});
         }
         assert_eq!(prefetch.chosen(), None);
         let prefetch = Prefetch::new(Some(7));
-        prefetch.run(Some(MIN_BYTES), |distance| assert_eq!(distance, 7));
+        prefetch.run(1, Some(STREAMED), |distance| assert_eq!(distance, 7));
+        prefetch.run(2, None, |distance| assert_eq!(distance, 7));
     }
 }

@@ -296,6 +296,11 @@ pub(crate) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
+    /// Cache lines.
+    pub(crate) fn len(self) -> usize {
+        self.lines.len()
+    }
+
     /// Returns the loose bytes and the words of one block of each row.
     #[inline(always)]
     fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {

@@ -68,6 +68,7 @@ pub(crate) fn experts<B: Backend + 'static>(
     let (up, down) = (stack(n_ff, n_embd), stack(n_embd, n_ff));
     let (bias_data, bias) = weight(random, DType::F32, 1, n_expert);
     let (up_bias_data, up_bias) = weight(random, DType::F32, n_expert, n_ff);
+    let (factor_data, factors) = weight(random, DType::F32, 1, n_expert);
     let x = random.rows(n, n_embd);
     let logits: Vec<Vec<f32>> = random
         .rows(n, n_expert)
@@ -94,9 +95,15 @@ pub(crate) fn experts<B: Backend + 'static>(
                         .for_each(|(x, &b)| *x += f64::from(b));
                 }
                 let outer = product(&down[expert].1, &inner);
+                // Where experts have biases, their outputs also have factors.
+                let factor = if with_bias {
+                    f64::from(factors[expert])
+                } else {
+                    1.0
+                };
                 out.iter_mut()
                     .zip(outer)
-                    .for_each(|(out, y)| *out += counts * y);
+                    .for_each(|(out, y)| *out += counts * factor * y);
             }
             out
         })
@@ -127,6 +134,10 @@ pub(crate) fn experts<B: Backend + 'static>(
             let mut outer = backend.buffer(n * n_used * n_embd);
             let per_expert = ExpertInput::PerExpert;
             backend.expert_matmul(&all(&down), &routes, &inner, per_expert, n, &mut outer);
+            if with_bias {
+                let factors = load(backend, &factor_data);
+                backend.scale_experts(&mut outer, &factors, &routes, n_embd, n);
+            }
             let mut out = backend.buffer(n * n_embd);
             backend.combine_experts(&routes, &outer, n_embd, n, &mut out);
             download(backend, &out, n, n_embd)

@@ -14,11 +14,13 @@ pub struct Kv<B: Backend> {
     pub k: B::Cache,
     /// Values; no rows if the key rows serve as values too.
     pub v: B::Cache,
+    has_keys: bool,
     has_values: bool,
 }
 
 impl<B: Backend> Kv<B> {
-    /// Returns the shapes of the key and value caches of a block for `n_rows` positions.
+    /// Returns the shapes of the key and value caches of a block for `n_rows` positions; they have no rows if
+    /// the block attends to the keys and values of another.
     ///
     /// # Errors
     /// The head size is not a multiple of a type's block length.
@@ -28,7 +30,9 @@ impl<B: Backend> Kv<B> {
         types: CacheTypes,
         n_rows: usize,
     ) -> Result<[CacheShape; 2], ModelError> {
-        let head_dim = hparams.head_dim;
+        let own = hparams.of_block(block);
+        let head_dim = own.head_dim;
+        let n_rows = if own.shares_kv { 0 } else { n_rows };
         // A compressed row serves as both.
         let n_value_rows = match hparams.mla.n_lora_kv {
             0 => n_rows,
@@ -44,10 +48,9 @@ impl<B: Backend> Kv<B> {
                 });
             }
         }
-        let n_head = hparams.block_heads[block as usize].n_head_kv;
         let shape = |element, n_rows| CacheShape {
             n_rows,
-            n_head: n_head as usize,
+            n_head: own.n_head_kv as usize,
             head_dim: head_dim as usize,
             element,
         };
@@ -58,13 +61,16 @@ impl<B: Backend> Kv<B> {
         Kv {
             k: backend.cache(k),
             v: backend.cache(v),
+            has_keys: k.n_rows > 0,
             has_values: v.n_rows > 0,
         }
     }
 
     /// Copies rows to the rows from `to` on.
     pub(super) fn copy(&mut self, backend: &B, rows: Range<usize>, to: usize) {
-        backend.copy_cached(&mut self.k, rows.start, to, rows.len());
+        if self.has_keys {
+            backend.copy_cached(&mut self.k, rows.start, to, rows.len());
+        }
         if self.has_values {
             backend.copy_cached(&mut self.v, rows.start, to, rows.len());
         }

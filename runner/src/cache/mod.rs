@@ -164,6 +164,8 @@ pub struct Places {
     pub windowed: Vec<KeyRows>,
     /// Recurrent steps, one per token.
     pub steps: Vec<Step>,
+    /// Number of tokens of its sequence before each token of the batch.
+    pub in_run: Vec<u32>,
 }
 
 impl Places {
@@ -172,6 +174,7 @@ impl Places {
         self.keys.clear();
         self.windowed.clear();
         self.steps.clear();
+        self.in_run.clear();
     }
 }
 
@@ -261,7 +264,7 @@ impl<B: Backend> Cache<B> {
         for Run { seq, rows } in batch.runs() {
             let state = &mut self.seqs[seq];
             state.slots.before_run(state.len, rows.len());
-            for row in rows {
+            for (in_run, row) in (0..).zip(rows) {
                 let position = batch.positions[row];
                 assert_eq!(position, state.len, "tokens of a sequence come in order");
                 assert!(
@@ -271,6 +274,7 @@ impl<B: Backend> Cache<B> {
                 state.len += 1;
                 let first = seq * n_ctx;
                 let keys = first + state.start as usize..first + state.len as usize;
+                places.in_run.push(in_run);
                 places.rows.push(first + position as usize);
                 places.keys.push(keys);
                 let before = position.checked_sub(1).filter(|_| position > state.start);
@@ -278,6 +282,16 @@ impl<B: Backend> Cache<B> {
                 let write = state.slots.write(position);
                 places.steps.push(Step { row, read, write });
             }
+        }
+    }
+
+    /// Lets each token of a batch attend to all positions of its sequence; none is added.
+    pub fn see(&self, batch: &Batch, places: &mut Places) {
+        places.clear();
+        for Run { seq, rows } in batch.runs() {
+            let (state, first) = (&self.seqs[seq], seq * self.config.n_ctx);
+            let keys = first + state.start as usize..first + state.len as usize;
+            places.keys.extend(rows.map(|_| keys.clone()));
         }
     }
 

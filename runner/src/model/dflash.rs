@@ -1,4 +1,4 @@
-//! DFlash and DSpark: the layers of a draft whose keys and values of the verified text come from features of
+//! DFlash, DFlash2 and DSpark: the layers of a draft whose keys and values of the verified text come from features of
 //! its target, and those of a block of new tokens from the tokens themselves.
 
 use kernels::backend::{Backend, RopeLayout};
@@ -6,6 +6,7 @@ use kernels::backend::{Backend, RopeLayout};
 use crate::error::ModelError;
 
 use super::attention::Attention;
+use super::dflash2::{ShortConv, Side};
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
 use super::weights::Weights;
@@ -22,6 +23,8 @@ struct Dflash<B: Backend> {
     sinks: Option<B::Weight>,
     output: Matrix<B>,
     attention: Attention,
+    /// Convolutions of the input and output of attention.
+    conv: Option<ShortConv<B>>,
     ffn: FeedForward<B>,
     /// Factor on the output of attention.
     scale: Option<f32>,
@@ -72,6 +75,7 @@ pub(super) fn load<B: Backend>(
         k_norm: weights.need("attn_k_norm.weight")?,
         sinks: weights.get("attn_sinks.weight")?,
         output: weights.need_matrix("attn_output.weight")?,
+        conv: ShortConv::load(weights, "attn")?,
         ffn: FeedForward::load(weights, "ffn_norm.weight")?,
         scale: hparams.value_scale,
     }))
@@ -81,6 +85,11 @@ impl<B: Backend> Layer<B> for Dflash<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s, eps) = (pass.backend, pass.n, &mut *pass.s, self.eps);
         backend.rms_norm(&s.x, &self.attn_norm, eps, n, &mut s.normed);
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.normed;
+            conv.prepare(backend, rows, n, &mut s.conv);
+            conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
+        }
         self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
         self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
         self.v.multiply(backend, &s.normed, n, &mut s.v);
@@ -92,6 +101,10 @@ impl<B: Backend> Layer<B> for Dflash<B> {
         self.output.multiply(backend, &s.attended, n, &mut s.normed);
         if let Some(scale) = self.scale {
             backend.scale(&mut s.normed, scale, n * self.n_embd);
+        }
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.normed;
+            conv.apply(Side::After, backend, pass.places, rows, &mut s.conv);
         }
         backend.add(&mut s.x, &s.normed, n * self.n_embd);
         self.ffn.forward(pass);

@@ -5,6 +5,7 @@ use schemas::arch;
 
 use crate::error::ModelError;
 
+use super::dflash2::{ShortConv, Side};
 use super::matrix::{Matrix, MatrixStack};
 use super::projection::Projection;
 use super::weights::Weights;
@@ -15,6 +16,8 @@ pub(super) struct FeedForward<B: Backend> {
     norm: B::Weight,
     norm_after: Option<B::Weight>,
     network: Network<B>,
+    /// Convolutions of the network's input and output.
+    conv: Option<ShortConv<B>>,
     n_embd: usize,
     eps: f32,
 }
@@ -22,6 +25,7 @@ pub(super) struct FeedForward<B: Backend> {
 enum Network<B: Backend> {
     Dense(Gated<B>),
     Experts(Box<Experts<B>>),
+    Branches(Box<Branches<B>>),
 }
 
 /// Differences between the feed-forward blocks of architectures.
@@ -72,9 +76,12 @@ impl<B: Backend> FeedForward<B> {
         weights: &mut Weights<'_, B>,
         style: &Style<'_>,
     ) -> Result<FeedForward<B>, ModelError> {
-        let hparams = weights.hparams.clone();
+        let block = weights.block();
+        let hparams = weights.hparams.of_block(block);
         let activation = style.activation;
-        let network = match hparams.has_experts(weights.block()) {
+        let is_beside = hparams.arch.blocks.dense_beside_experts;
+        let network = match hparams.has_experts(block) {
+            true if is_beside => Network::Branches(Box::new(Branches::load(weights, activation)?)),
             true => Network::Experts(Box::new(Experts::load(weights, activation)?)),
             false => Network::Dense(Gated::load(weights, "", hparams.n_ff, activation)?),
         };
@@ -83,6 +90,7 @@ impl<B: Backend> FeedForward<B> {
             norm: weights.need(style.norm)?,
             norm_after: norm_after.transpose()?,
             network,
+            conv: ShortConv::load(weights, "ffn")?,
             n_embd: hparams.n_embd as usize,
             eps: hparams.rms_eps,
         })
@@ -91,9 +99,22 @@ impl<B: Backend> FeedForward<B> {
     pub(super) fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.normed;
+            conv.prepare(backend, rows, n, &mut s.conv);
+            conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
+        }
         match &self.network {
             Network::Dense(network) => network.forward(backend, n, s),
-            Network::Experts(experts) => experts.forward(backend, n, s),
+            Network::Experts(experts) => {
+                experts.choose(backend, n, s);
+                experts.forward(backend, n, s);
+            }
+            Network::Branches(branches) => branches.forward(backend, n, s),
+        }
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.ffn_out;
+            conv.apply(Side::After, backend, pass.places, rows, &mut s.conv);
         }
         let out = match &self.norm_after {
             None => &s.ffn_out,
@@ -103,6 +124,55 @@ impl<B: Backend> FeedForward<B> {
             }
         };
         backend.add(&mut s.x, out, n * self.n_embd);
+    }
+}
+
+/// A dense network and a mixture of experts, each between two norms. The first norm of the dense one is that of the
+/// block.
+struct Branches<B: Backend> {
+    dense: Gated<B>,
+    dense_norm: B::Weight,
+    experts: Experts<B>,
+    experts_norm: B::Weight,
+    experts_norm_after: B::Weight,
+    router_norm: B::Weight,
+    n_embd: usize,
+    eps: f32,
+}
+
+impl<B: Backend> Branches<B> {
+    fn load(
+        weights: &mut Weights<'_, B>,
+        activation: Activation,
+    ) -> Result<Branches<B>, ModelError> {
+        let hparams = weights.hparams.of_block(weights.block());
+        Ok(Branches {
+            dense: Gated::load(weights, "", hparams.n_ff, activation)?,
+            dense_norm: weights.need("post_ffw_norm_1.weight")?,
+            experts: Experts::load(weights, activation)?,
+            experts_norm: weights.need("pre_ffw_norm_2.weight")?,
+            experts_norm_after: weights.need("post_ffw_norm_2.weight")?,
+            router_norm: weights.need("ffn_gate_inp.scale")?,
+            n_embd: hparams.n_embd as usize,
+            eps: hparams.rms_eps,
+        })
+    }
+
+    /// Computes `s.ffn_out` from `s.x`, and from `s.normed`, the input of the dense network.
+    fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+        let (eps, len) = (self.eps, n * self.n_embd);
+        self.dense.forward(backend, n, s);
+        let dense = &mut s.experts.dense;
+        backend.rms_norm(&s.ffn_out, &self.dense_norm, eps, n, dense);
+        backend.rms_norm(&s.x, &self.router_norm, eps, n, &mut s.normed);
+        backend.scale(&mut s.normed, 1.0 / (self.n_embd as f32).sqrt(), len);
+        self.experts.choose(backend, n, s);
+        backend.rms_norm(&s.x, &self.experts_norm, eps, n, &mut s.normed);
+        self.experts.forward(backend, n, s);
+        let norm = &self.experts_norm_after;
+        backend.rms_norm(&s.ffn_out, norm, eps, n, &mut s.normed);
+        backend.add(&mut s.normed, &s.experts.dense, len);
+        backend.copy_rows(&s.normed, 0, &mut s.ffn_out, 0, self.n_embd, n);
     }
 }
 
@@ -152,6 +222,8 @@ struct Experts<B: Backend> {
     gate: Stack<B>,
     up: Stack<B>,
     down: Stack<B>,
+    /// Factors on the outputs of experts: (n_expert)
+    down_scale: Option<B::Weight>,
     shared: Option<Shared<B>>,
     activation: Activation,
     n_ff: usize,
@@ -166,6 +238,13 @@ struct Stack<B: Backend> {
 }
 
 impl<B: Backend> Stack<B> {
+    fn without_bias(experts: MatrixStack<B>) -> Stack<B> {
+        Stack {
+            experts,
+            bias: None,
+        }
+    }
+
     /// Loads the tensors with this name.
     fn load(weights: &mut Weights<'_, B>, name: &str) -> Result<Stack<B>, ModelError> {
         Ok(Stack {
@@ -212,6 +291,13 @@ impl<B: Backend> Experts<B> {
                 gate: weights.get_matrix("ffn_gate_inp_shexp.weight")?,
             }),
         };
+        let (gate, up) = match weights.get_expert_halves("ffn_gate_up_exps.weight")? {
+            Some([gate, up]) => (Stack::without_bias(gate), Stack::without_bias(up)),
+            None => (
+                Stack::load(weights, "ffn_gate_exps")?,
+                Stack::load(weights, "ffn_up_exps")?,
+            ),
+        };
         Ok(Experts {
             router: Projection::load(weights, "ffn_gate_inp")?,
             bias: weights.get("exp_probs_b.bias")?,
@@ -227,9 +313,10 @@ impl<B: Backend> Experts<B> {
                 normalised: experts.normalised,
                 scale: experts.scale,
             },
-            gate: Stack::load(weights, "ffn_gate_exps")?,
-            up: Stack::load(weights, "ffn_up_exps")?,
+            gate,
+            up,
             down: Stack::load(weights, "ffn_down_exps")?,
+            down_scale: weights.get("ffn_down_exps.scale")?,
             shared,
             activation,
             n_ff: experts.n_ff as usize,
@@ -237,12 +324,17 @@ impl<B: Backend> Experts<B> {
         })
     }
 
-    /// Computes `s.ffn_out` from `s.normed`.
-    fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+    /// Chooses the experts of each row of `s.normed`.
+    fn choose(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
         self.router.forward(backend, &s.normed, n, &mut e.logits);
         let bias = self.bias.as_ref();
         backend.route(&e.logits, bias, &self.routing, n, &mut e.routes);
+    }
+
+    /// Computes `s.ffn_out` from `s.normed`, with the chosen experts.
+    fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+        let e = &mut s.experts;
         let per_row = ExpertInput::PerRow;
         let (gate, up) = (&mut e.gate, &mut e.up);
         (self.gate).forward(backend, &e.routes, &s.normed, per_row, n, gate);
@@ -252,6 +344,9 @@ impl<B: Backend> Experts<B> {
         (self.activation).apply(backend, &mut e.gate, &e.up, len);
         let per_expert = ExpertInput::PerExpert;
         (self.down).forward(backend, &e.routes, &e.gate, per_expert, n, &mut e.down);
+        if let Some(scale) = &self.down_scale {
+            backend.scale_experts(&mut e.down, scale, &e.routes, self.n_embd, n);
+        }
         let Some(shared) = &self.shared else {
             backend.combine_experts(&e.routes, &e.down, self.n_embd, n, &mut s.ffn_out);
             return;

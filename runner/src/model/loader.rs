@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kernels::backend::Backend;
 use schemas::arch::nextn::{self, LAYER_OUTPUT_NORM, SHARED_HEAD_HEAD, SHARED_HEAD_NORM};
 use schemas::arch::{
-    BlockDraft, CONFIDENCE, CONFIDENCE_BIAS, EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams, HparamsError,
-    MARKOV_W1, MARKOV_W2, keys,
+    BlockDraft, CENTROIDS, CONFIDENCE, CONFIDENCE_BIAS, EH_PROJ, ENC_OUTPUT_NORM, FC, Hparams,
+    HparamsError, MARKOV_W1, MARKOV_W2, POST_PROJECTION, PRE_PROJECTION, keys,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::D2T;
@@ -15,7 +15,10 @@ use schemas::vocab::D2T;
 use crate::error::ModelError;
 use crate::observe::InputObserver;
 
+use super::assistant::{Assistant, Clusters, lent_blocks};
 use super::dflash::Markov;
+use super::dflash2::Selector;
+use super::gemma4::PerLayerInput;
 use super::matrix::Matrix;
 use super::weights::{Shared, Weights};
 use super::{Fusion, Input, Model, layer_loader};
@@ -65,7 +68,7 @@ impl<'a, B: Backend> Loader<'a, B> {
     /// A tensor is missing, unknown, misshapen, or of a type without a kernel.
     pub fn target(&self, plan: &Plan) -> Result<Model<B>, ModelError> {
         let mut weights = self.weights(plan)?;
-        if weights.hparams.features.is_some() {
+        if weights.hparams.arch.is_draft() {
             return Err(ModelError::DraftOnly);
         }
         if weights.hparams.n_mtp() > 0 && !weights.contains("blk.0.attn_norm.weight") {
@@ -74,6 +77,7 @@ impl<'a, B: Backend> Loader<'a, B> {
         let input = Input::Tokens {
             scale: embd_scale(&weights.hparams),
             embd: weights.need_shared("token_embd.weight")?,
+            per_layer: PerLayerInput::load(&mut weights)?.map(Box::new),
         };
         let norm = weights.need("output_norm.weight")?;
         let head = output_head(&mut weights)?;
@@ -97,7 +101,7 @@ impl<'a, B: Backend> Loader<'a, B> {
                 return Err(ModelError::NoMtpHead { reason });
             }
             let mut head = mtp_head(&mut weights, block)?;
-            head.first_cache = (block - blocks.start) as usize;
+            head.caches = vec![(block - blocks.start) as usize];
             heads.push(head);
         }
         let mut first = heads.remove(0);
@@ -167,7 +171,7 @@ impl<'a, B: Backend> Loader<'a, B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads a DFlash or DSpark draft and the fusion of its target's hidden states. If the draft has no
+    /// Loads a DFlash, DFlash2 or DSpark draft and the fusion of its target's hidden states. If the draft has no
     /// embedding or output head, the target's is used.
     ///
     /// # Errors
@@ -222,31 +226,96 @@ impl<B: Backend> Loader<'_, B> {
                 rank: rank as usize,
             }),
         };
-        // As in llama.cpp; it does not change the order of tokens.
-        weights.hparams.logit_softcap = None;
-        let scale = plan
-            .metadata
-            .f32(&format!("{arch}.{}", keys::EMBEDDING_SCALE))?;
+        let number = |suffix| plan.metadata.f32(&format!("{arch}.{suffix}"));
+        let scale = number(keys::EMBEDDING_SCALE)?;
+        let mut logit_scale = number(keys::LOGIT_SCALE)?;
+        let selector = Selector::load(&mut weights)?;
+        if selector.is_none() {
+            // As in llama.cpp; it does not change the order of tokens.
+            (logit_scale, weights.hparams.logit_softcap) = (None, None);
+        }
         let blocks = 0..weights.hparams.n_layer;
-        let input = Input::Tokens { embd, scale };
+        let input = Input::Tokens {
+            embd,
+            scale,
+            per_layer: None,
+        };
         let mut model = finish(&mut weights, input, blocks, norm, head)?;
         model.tokens = tokens;
-        model.markov = markov;
+        (model.markov, model.selector) = (markov, selector);
+        model.logit_scale = logit_scale;
         Ok((model, fusion))
     }
+}
+
+impl<B: Backend> Loader<'_, B> {
+    /// Loads an assistant, whose layers attend to the keys and values of the target and whose input has the
+    /// target's embeddings.
+    ///
+    /// # Errors
+    /// The file is not an assistant, one of its tensors is missing or unusable, or the target's widths or heads
+    /// differ.
+    pub fn assistant(&self, plan: &Plan, target: &Plan) -> Result<Model<B>, ModelError> {
+        let mut weights = self.weights(plan)?;
+        let Some(own) = weights.hparams.assistant else {
+            let arch = weights.hparams.arch.name;
+            return Err(ModelError::NoAssistant { arch });
+        };
+        let mut lender = self.lender(target)?;
+        let (ours, theirs) = (own.n_embd_target, lender.hparams.n_embd);
+        if ours != theirs {
+            return Err(ModelError::TargetWidth { ours, theirs });
+        }
+        let lent = lent_blocks(&weights.hparams, &lender.hparams)?;
+        let input = Input::Assistant {
+            embd: lender.need_shared("token_embd.weight")?,
+            scale: (theirs as f32).sqrt(),
+            projection: weights.need_matrix(PRE_PROJECTION)?,
+            n_embd_target: theirs as usize,
+        };
+        let clusters = Clusters::load(&mut weights)?;
+        let head = match clusters {
+            Some(_) => weights.need_shared(CENTROIDS)?,
+            None => weights.need_shared("token_embd.weight")?,
+        };
+        let assistant = Assistant {
+            projection: weights.need_matrix(POST_PROJECTION)?,
+            clusters,
+        };
+        let norm = weights.need("output_norm.weight")?;
+        // As in llama.cpp; it does not change the order of tokens.
+        weights.hparams.logit_softcap = None;
+        let blocks = 0..weights.hparams.n_layer;
+        let mut model = finish(&mut weights, input, blocks, norm, head)?;
+        model.caches = lent.into_iter().map(|block| block as usize).collect();
+        model.assistant = Some(assistant);
+        Ok(model)
+    }
+}
+
+/// Loads an assistant that shares no tensors with others, see [`Loader::assistant`].
+///
+/// # Errors
+/// See [`Loader::assistant`].
+pub fn load_assistant<B: Backend>(
+    backend: &B,
+    plan: &Plan,
+    target: &Plan,
+) -> Result<Model<B>, ModelError> {
+    Loader::new(backend).assistant(plan, target)
 }
 
 /// Rejects block drafts that need computations that are not implemented.
 fn check_block(hparams: &Hparams, block: &BlockDraft, plan: &Plan) -> Result<(), ModelError> {
     let key = |suffix: &str| format!("{}.{suffix}", hparams.arch.name);
-    for (suffix, size) in [
-        (keys::CONV_KERNEL_SIZE, block.conv_kernel),
-        (keys::SELECTOR_RANK, block.selector_rank),
-    ] {
-        if size > 0 {
-            let (key, found) = (key(suffix), size as f32);
-            return Err(HparamsError::Unsupported { key, found }.into());
+    let n_out = hparams.n_vocab_draft;
+    if block.selector_rank > 0 && !(1..=n_out).contains(&block.n_candidate) {
+        return Err(HparamsError::Range {
+            key: key(keys::SELECTOR_TOP_K),
+            found: block.n_candidate,
+            expected: format!("1 to {n_out}, the number of draft tokens"),
         }
+        .into());
     }
     let n_lead = u64::from(!block.from_anchor);
     if block.size <= n_lead {
@@ -394,8 +463,10 @@ fn finish<B: Backend>(
     }
     weights.block = None;
     let (pass_bytes, multiply_adds) = (weights.pass_bytes, weights.multiply_adds);
+    let cache = |block: u32| (weights.hparams.kv_blocks[block as usize] - blocks.start) as usize;
     Ok(Model {
         hparams: weights.hparams.clone(),
+        caches: blocks.clone().map(cache).collect(),
         blocks,
         pass_bytes,
         multiply_adds,
@@ -405,8 +476,10 @@ fn finish<B: Backend>(
         layers,
         norm,
         head,
-        first_cache: 0,
         chained: Vec::new(),
+        assistant: None,
         markov: None,
+        selector: None,
+        logit_scale: None,
     })
 }

@@ -5,12 +5,15 @@
 //! module knows neither files nor sequences: [`loader`] finds the weights, [`crate::context`] owns
 //! the caches.
 
+mod assistant;
 mod attention;
 mod deepseek2;
 mod dflash;
+mod dflash2;
 mod eagle3;
 mod feed_forward;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
 mod gpt_oss;
 mod llama;
@@ -36,13 +39,21 @@ use schemas::arch::{BlockDraft, Hparams, LayerKind};
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
 use crate::error::ModelError;
+use crate::rope_positions::Axes;
 
+pub use assistant::ClusterTokens;
+pub(crate) use assistant::lent_blocks;
+pub(crate) use dflash2::host_bytes;
 pub use eagle3::Fusion;
 pub(crate) use loader::mtp_blocks;
-pub use loader::{Loader, load_block_draft, load_eagle3, load_mtp_head, load_target};
+pub use loader::{
+    Loader, load_assistant, load_block_draft, load_eagle3, load_mtp_head, load_target,
+};
 pub use scratch::{Scratch, ScratchShape};
 pub use weights::check_values;
 
+use assistant::Assistant;
+use gemma4::PerLayerInput;
 use matrix::Matrix;
 use weights::Weights;
 
@@ -56,6 +67,7 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
         "dflash" => Some(dflash::load),
         "eagle3" => Some(eagle3::load),
         "gemma3" => Some(gemma3::load),
+        "gemma4" | "gemma4-assistant" => Some(gemma4::load),
         "glm4moe" => Some(glm4moe::load),
         "gpt-oss" => Some(gpt_oss::load),
         "llama" => Some(llama::load),
@@ -90,12 +102,18 @@ pub struct Model<B: Backend> {
     norm: B::Weight,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
     head: Arc<Matrix<B>>,
-    /// Index of the first layer's cache.
-    first_cache: usize,
+    /// Index of each layer's cache.
+    caches: Vec<usize>,
     /// MTP heads after this one: each drafts the token after that of the head before it.
     chained: Vec<Model<B>>,
+    /// The parts of an assistant after its layers.
+    assistant: Option<Assistant<B>>,
     /// The Markov head of a DSpark draft.
     markov: Option<dflash::Markov<B>>,
+    /// The selector of a DFlash2 draft.
+    selector: Option<dflash2::Selector<B>>,
+    /// Factor on the logits, if there is one.
+    logit_scale: Option<f32>,
 }
 
 /// Input of the first layer.
@@ -106,6 +124,8 @@ enum Input<B: Backend> {
         embd: Arc<Matrix<B>>,
         /// Factor on the embeddings, if there is one.
         scale: Option<f32>,
+        /// Embeddings for each layer.
+        per_layer: Option<Box<PerLayerInput<B>>>,
     },
     /// Token embeddings concatenated with the target's hidden state of the previous position: an
     /// MTP head.
@@ -127,6 +147,17 @@ enum Input<B: Backend> {
         /// (n_embd)
         norm: B::Weight,
     },
+    /// The target's token embeddings concatenated with its hidden state of the previous position, or with the
+    /// state of the previous step: an assistant.
+    Assistant {
+        /// (n_vocab, n_embd_target)
+        embd: Arc<Matrix<B>>,
+        /// Factor on the embeddings.
+        scale: f32,
+        /// Embedding half first: (n_embd, 2 * n_embd_target)
+        projection: Matrix<B>,
+        n_embd_target: usize,
+    },
 }
 
 /// One layer: reads and updates the residual stream, `pass.s.x`.
@@ -145,6 +176,8 @@ struct Pass<'a, B: Backend> {
     /// Tokens in the batch.
     n: usize,
     positions: &'a [u32],
+    /// Coordinates of the tokens, if they are not the positions.
+    axes: Option<&'a Axes>,
     places: &'a Places,
     cache: &'a mut LayerCache<B>,
     s: &'a mut Scratch<B>,
@@ -160,6 +193,8 @@ pub struct PassInput<'a, B: Backend> {
     pub embeddings: &'a [Embedding],
     /// Positions of the tokens.
     pub positions: &'a [u32],
+    /// Coordinates of the tokens, if they are not the positions.
+    pub axes: Option<&'a Axes>,
     /// Cache rows of the tokens.
     pub places: &'a Places,
     /// For an MTP head the target's hidden state before each token, for an EAGLE-3 draft
@@ -192,20 +227,26 @@ impl<B: Backend> Model<B> {
     /// Returns the number of rows of the output head.
     pub fn n_out(&self) -> usize {
         let reduced = self.tokens.as_ref().map(Vec::len);
-        reduced.unwrap_or(self.hparams.n_vocab as usize)
+        let whole = match self.hparams.assistant {
+            Some(own) => own.n_scored(self.hparams.n_vocab),
+            None => self.hparams.n_vocab,
+        };
+        reduced.unwrap_or(whole as usize)
     }
 
     /// Returns the multiply-adds of a prompt of `n` tokens: with weights (without the output head),
     /// with the keys and values that each token attends to, and in the states of recurrent layers,
     /// each of which is read, updated and multiplied by the query.
     pub fn prompt_multiply_adds(&self, n: u64) -> u64 {
-        let Hparams {
-            n_head,
-            head_dim,
-            ssm,
-            ..
-        } = &self.hparams;
-        let with_keys = |window: u64| {
+        if self.assistant.is_some() {
+            // It does not evaluate prompts.
+            return 0;
+        }
+        let ssm = &self.hparams.ssm;
+        let with_keys = |layer: u32, window: u64| {
+            let Hparams {
+                n_head, head_dim, ..
+            } = self.hparams.of_block(layer);
             // Tokens whose window is not full yet, then the others.
             let filling = n.min(window);
             let n_seen = filling * (filling + 1) / 2 + (n - filling) * filling;
@@ -213,10 +254,11 @@ impl<B: Backend> Model<B> {
         };
         let with_cache = (0..).zip(self.kinds()).map(|(layer, kind)| match kind {
             LayerKind::Attention => {
-                with_keys(self.hparams.window(layer).map_or(n, |window| window.size))
+                let window = self.hparams.window(layer);
+                with_keys(layer, window.map_or(n, |window| window.size))
             }
             // A head is not a layer of the model, so it has no window.
-            LayerKind::Mtp => with_keys(n),
+            LayerKind::Mtp => with_keys(self.blocks.start + layer, n),
             LayerKind::Recurrent => {
                 n * (ssm.n_channel() * ssm.conv_kernel + 3 * ssm.inner_size * ssm.state_size)
             }
@@ -252,6 +294,7 @@ impl<B: Backend> Model<B> {
     pub fn carried<'a>(&self, s: &'a Scratch<B>) -> &'a B::Buffer {
         match self.input {
             Input::Eagle3 { .. } => &s.x,
+            Input::Assistant { .. } => &s.lent,
             _ if self.hparams.arch.hidden_before_norm => &s.x,
             Input::Tokens { .. } | Input::Mtp { .. } => &s.hidden,
         }
@@ -270,15 +313,13 @@ impl<B: Backend> Model<B> {
         self.enter(backend, input, s);
         for (i, layer) in self.layers.iter().enumerate() {
             self.tap(backend, i, n, s);
-            let (positions, places, cache) = (
-                input.positions,
-                input.places,
-                cache.layer(self.first_cache + i),
-            );
+            let (positions, places) = (input.positions, input.places);
+            let cache = cache.layer(self.caches[i]);
             layer.forward(&mut Pass {
                 backend,
                 n,
                 positions,
+                axes: input.axes,
                 places,
                 cache,
                 s,
@@ -286,6 +327,10 @@ impl<B: Backend> Model<B> {
         }
         self.tap(backend, self.layers.len(), n, s);
         backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
+        if let Some(assistant) = &self.assistant {
+            let projection = &assistant.projection;
+            projection.multiply(backend, &s.hidden, n, &mut s.lent);
+        }
         self.output(backend, input.outputs, s);
     }
 
@@ -304,6 +349,7 @@ impl<B: Backend> Model<B> {
                 backend,
                 n: positions.len(),
                 positions,
+                axes: None,
                 places,
                 cache: cache.layer(i),
                 s,
@@ -373,11 +419,32 @@ impl<B: Backend> Model<B> {
         }
         let n_embd = self.hparams.n_embd as usize;
         backend.gather_rows(&s.hidden, n_embd, rows, &mut s.wanted);
+        if let Some(clusters) = self.clusters() {
+            return clusters.forward(backend, &self.head, rows.len(), s);
+        }
         self.head
             .multiply(backend, &s.wanted, rows.len(), &mut s.logits);
+        if let Some(scale) = self.logit_scale {
+            backend.scale(&mut s.logits, scale, rows.len() * self.n_out());
+        }
         if let Some(cap) = self.hparams.logit_softcap {
             backend.softcap(&mut s.logits, cap, rows.len() * self.n_out());
         }
+    }
+
+    /// Returns the clusters of an output head that scores only some of the tokens.
+    fn clusters(&self) -> Option<&assistant::Clusters<B>> {
+        self.assistant.as_ref()?.clusters.as_ref()
+    }
+
+    /// Returns the tokens of the logits of the last pass's `n` output rows, where they differ by row.
+    pub(crate) fn cluster_tokens(
+        &self,
+        backend: &B,
+        n: usize,
+        s: &Scratch<B>,
+    ) -> Option<ClusterTokens<'_>> {
+        Some(self.clusters()?.tokens(backend, n, s))
     }
 
     /// Computes the input of the first layer into the residual stream.
@@ -397,8 +464,15 @@ impl<B: Backend> Model<B> {
             offset,
         };
         match &self.input {
-            Input::Tokens { embd, scale } => {
+            Input::Tokens {
+                embd,
+                scale,
+                per_layer,
+            } => {
                 self.embed(backend, embd, *scale, input, s);
+                if let Some(per_layer) = per_layer {
+                    per_layer.forward(backend, input, s);
+                }
             }
             Input::Mtp {
                 embd,
@@ -418,6 +492,20 @@ impl<B: Backend> Model<B> {
                 backend.rms_norm(&s.x, norm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
                 backend.copy_rows(hidden(), 0, &mut s.x, 0, n_embd, n);
+            }
+            Input::Assistant {
+                embd,
+                scale,
+                projection,
+                n_embd_target: width,
+            } => {
+                let place = |stride, offset| Columns { stride, offset };
+                let (whole, half) = (place(*width, 0), |offset| place(2 * width, offset));
+                backend.embed(&embd.weight, input.tokens, &mut s.lent);
+                backend.scale(&mut s.lent, *scale, n * width);
+                backend.copy_columns(&s.lent, whole, &mut s.joined, half(0), *width, n);
+                backend.copy_columns(hidden(), whole, &mut s.joined, half(*width), *width, n);
+                projection.multiply(backend, &s.joined, n, &mut s.x);
             }
         }
     }

@@ -7,6 +7,7 @@ use kernels::backend::{Rope, RopeLayout};
 use schemas::arch::{Hparams, RopeScaling, Yarn};
 
 use crate::error::ModelError;
+use crate::rope_positions::N_AXES;
 
 /// Returns the RoPE of heads of `head_dim` elements; `freq_factors` divide the frequencies, one per
 /// pair.
@@ -40,6 +41,29 @@ pub(super) fn rope(
         head_dim,
         inv_freq,
         magnitude,
+    })
+}
+
+/// Returns the RoPE of each coordinate of a position. A pair is rotated by one of them: by that of its
+/// remainder modulo 3, if the section of the coordinate is long enough, else by the first. The others leave it
+/// unchanged.
+pub(super) fn sections_of(rope: &Rope, counts: [u64; N_AXES]) -> [Rope; N_AXES] {
+    let axis_of = |pair: usize| match pair % N_AXES {
+        axis if (pair as u64) < N_AXES as u64 * counts[axis] => axis,
+        _ => 0,
+    };
+    std::array::from_fn(|axis| {
+        let pairs = rope.inv_freq.iter().enumerate();
+        let of_axis = pairs.map(|(pair, &inv_freq)| match axis_of(pair) == axis {
+            true => inv_freq,
+            false => 0.0,
+        });
+        Rope {
+            inv_freq: of_axis.collect(),
+            // The factor is applied once.
+            magnitude: if axis == 0 { rope.magnitude } else { 1.0 },
+            ..rope.clone()
+        }
     })
 }
 
@@ -111,7 +135,11 @@ fn magnitude(yarn: &Yarn) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use kernels::backend::{Backend, RopeOp};
+    use kernels::cpu::{Cpu, CpuConfig};
+
     use super::*;
+    use crate::memory::Memory;
 
     const YARN: Yarn = Yarn {
         factor: 4.0,
@@ -123,6 +151,91 @@ mod tests {
         log_multiplier: 0.0,
         whole_pairs: true,
     };
+
+    /// The pairs of each coordinate are those that transformers and llama.cpp give the interleaved sections of
+    /// Qwen3.5.
+    #[test]
+    fn pairs_of_sections_are_interleaved() {
+        let rope = Rope {
+            layout: RopeLayout::Neox,
+            head_dim: 64,
+            inv_freq: (1..=8).map(|pair| pair as f32).collect(),
+            magnitude: 2.0,
+        };
+        let [time, height, width] = sections_of(&rope, [3, 3, 2]);
+        assert_eq!(time.inv_freq, [1.0, 0.0, 0.0, 4.0, 0.0, 0.0, 7.0, 0.0]);
+        assert_eq!(height.inv_freq, [0.0, 2.0, 0.0, 0.0, 5.0, 0.0, 0.0, 8.0]);
+        assert_eq!(width.inv_freq, [0.0, 0.0, 3.0, 0.0, 0.0, 6.0, 0.0, 0.0]);
+        assert_eq!(
+            [time.magnitude, height.magnitude, width.magnitude],
+            [2.0, 1.0, 1.0]
+        );
+        // Pairs after the end of their section have the first coordinate.
+        let [time, height, width] = sections_of(&rope, [6, 1, 1]);
+        assert_eq!(time.inv_freq, [1.0, 0.0, 0.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(height.inv_freq[1], 2.0);
+        assert_eq!(width.inv_freq[2], 3.0);
+    }
+
+    /// Rotations by sections are those of a formula in `f64`, in which every pair has the coordinate that
+    /// transformers gives it: the height replaces the time in every third pair from the second on, the width in
+    /// every third from the third on, each up to three times the length of its section.
+    #[test]
+    fn sections_rotate_by_their_coordinate() {
+        const N_PAIR: usize = 8;
+        const N_HEAD: usize = 2;
+        let rope = Rope {
+            layout: RopeLayout::Neox,
+            head_dim: 2 * N_PAIR + 4,
+            inv_freq: frequencies(10_000.0, 2 * N_PAIR as u64).collect(),
+            magnitude: 1.25,
+        };
+        let axes = [vec![5, 5, 40], vec![7, 9, 40], vec![6, 11, 40]];
+        let counts = [3u64, 3, 2];
+        let mut axis_of = [0; N_PAIR];
+        for axis in [1, 2] {
+            for pair in (axis..3 * counts[axis] as usize).step_by(3) {
+                axis_of[pair] = axis;
+            }
+        }
+        let n = 3 * N_HEAD * rope.head_dim;
+        let values: Vec<f32> = (0..n)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0)
+            .collect();
+        let config = CpuConfig {
+            threads: 1,
+            ..CpuConfig::default()
+        };
+        let cpu = Cpu::new(config).unwrap();
+        let mut x = Memory::scratch(&cpu, n);
+        cpu.upload(&values, &mut x, 0);
+        for (rope, positions) in sections_of(&rope, counts).iter().zip(&axes) {
+            cpu.rope(&mut x, rope, N_HEAD, positions);
+        }
+        let mut found = vec![0.0; n];
+        cpu.download(&x, 0, &mut found);
+        for (i, head) in values.chunks_exact(rope.head_dim).enumerate() {
+            let row = i / N_HEAD;
+            for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
+                let angle = f64::from(axes[axis_of[pair]][row]) * f64::from(inv_freq);
+                let (sin, cos) = (1.25 * angle.sin(), 1.25 * angle.cos());
+                let [a, b] = [head[pair], head[pair + N_PAIR]].map(f64::from);
+                let at = i * rope.head_dim + pair;
+                let expected = [a * cos - b * sin, a * sin + b * cos];
+                for (found, expected) in [found[at], found[at + N_PAIR]].iter().zip(expected) {
+                    let error = (f64::from(*found) - expected).abs();
+                    assert!(error < 1e-5, "row {row}, pair {pair}: {found} {expected}");
+                }
+            }
+            let rest = i * rope.head_dim + 2 * N_PAIR;
+            for (found, value) in found[rest..rest + 4].iter().zip(&head[2 * N_PAIR..]) {
+                assert!(
+                    (found - value).abs() == 0.0,
+                    "elements without RoPE are unchanged"
+                );
+            }
+        }
+    }
 
     /// Expected frequencies and magnitudes come from transformers 5.23 (`tests/reference/rope.py
     /// tables`).

@@ -5,6 +5,7 @@ use schemas::arch::Hparams;
 use crate::memory::Memory;
 
 use super::deepseek2::MlaScratch;
+use super::dflash2::{ConvScratch, SelectorScratch};
 
 /// Sizes of the largest pass.
 #[derive(Clone, Copy, Debug)]
@@ -50,18 +51,45 @@ pub struct Scratch<M: Memory> {
     /// Output of the feed-forward block: (n, n_embd)
     pub(super) ffn_out: M::Floats,
     pub(super) experts: ExpertScratch<M>,
+    pub(super) per_layer: PerLayerScratch<M>,
+    pub(super) clusters: ClusterScratch<M>,
+    /// Embeddings of an assistant's target, then the hidden states that its next step reads:
+    /// (n, n_embd_target)
+    pub(super) lent: M::Floats,
     /// Concatenated input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
     pub(super) joined: M::Floats,
     /// Inputs of the tapped layers, concatenated: (n, n_tap * n_embd)
     pub features: M::Floats,
     pub(super) delta: DeltaScratch<M>,
     pub(super) mla: MlaScratch<M>,
+    pub(super) conv: ConvScratch<M>,
+    pub(super) selector: SelectorScratch<M>,
     /// Hidden states of the rows whose logits are computed: (n_outputs, n_embd)
     pub(super) wanted: M::Floats,
     /// (n_outputs, n_out)
     pub(crate) logits: M::Floats,
     /// Rows of the embedding table to look up.
     pub(super) tokens: Vec<u32>,
+}
+
+/// Embeddings of tokens for each layer.
+pub(super) struct PerLayerScratch<M: Memory> {
+    /// Embeddings for all layers: (n, n_layer * width)
+    pub(super) embedded: M::Floats,
+    /// Projected from the usual embedding, and after the norm: (n, n_layer * width)
+    pub(super) projected: M::Floats,
+    pub(super) normed: M::Floats,
+    /// The embedding for one layer, and its gate: (n, width)
+    pub(super) own: M::Floats,
+    pub(super) gate: M::Floats,
+}
+
+/// Choice of clusters of tokens.
+pub(super) struct ClusterScratch<M: Memory> {
+    /// (n_outputs, n_cluster)
+    pub(super) scores: M::Floats,
+    /// Clusters chosen for each row: (n_outputs, n_used)
+    pub(super) routes: M::Routes,
 }
 
 /// Activations of a mixture of experts.
@@ -76,6 +104,8 @@ pub(super) struct ExpertScratch<M: Memory> {
     pub(super) up: M::Floats,
     /// (n, n_used, n_embd)
     pub(super) down: M::Floats,
+    /// Output of a dense network beside the experts: (n, n_embd)
+    pub(super) dense: M::Floats,
     /// Sum over the chosen experts: (n, n_embd)
     pub(super) sum: M::Floats,
     /// Weight of the shared expert: (n)
@@ -116,8 +146,14 @@ impl<M: Memory> Scratch<M> {
         } = shape;
         let rows = |width: u64| memory.scratch(n_batch * width as usize);
         let output_rows = |width: u64| memory.scratch(n_outputs * width as usize);
-        let q_rows = hparams.n_head * hparams.head_dim;
-        let kv_rows = hparams.n_head_kv * hparams.head_dim;
+        let q_rows = hparams.largest(|block| block.n_head * block.head_dim);
+        let kv_rows = hparams.largest(|block| block.n_head_kv * block.head_dim);
+        let assistant = hparams.assistant;
+        let n_embd_target = assistant.map_or(0, |own| own.n_embd_target);
+        let n_cluster = assistant.map_or(0, |own| own.n_centroid);
+        let n_cluster_used = assistant.map_or(0, |own| own.n_centroid_used);
+        let per_layer = hparams.n_embd_per_layer;
+        let all_layers = per_layer * u64::from(hparams.n_layer);
         let (experts, ssm) = (&hparams.experts, &hparams.ssm);
         // A dense block and the shared expert use the same buffer, one after the other.
         let n_ff = hparams.n_ff.max(experts.n_ff_shared);
@@ -148,10 +184,26 @@ impl<M: Memory> Scratch<M> {
                 gate: rows(n_used * experts.n_ff),
                 up: rows(n_used * experts.n_ff),
                 down: rows(n_used * hparams.n_embd),
+                dense: rows(match hparams.arch.blocks.dense_beside_experts {
+                    true => hparams.n_embd,
+                    false => 0,
+                }),
                 sum: rows(hparams.n_embd),
                 shared_gate: rows(1),
             },
-            joined: rows(hparams.n_embd + hparams.n_embd.max(markov_rank)),
+            per_layer: PerLayerScratch {
+                embedded: rows(all_layers),
+                projected: rows(all_layers),
+                normed: rows(all_layers),
+                own: rows(per_layer),
+                gate: rows(per_layer),
+            },
+            clusters: ClusterScratch {
+                scores: output_rows(n_cluster),
+                routes: memory.expert_routes(n_outputs, n_cluster_used as usize),
+            },
+            lent: rows(n_embd_target),
+            joined: rows((hparams.n_embd + hparams.n_embd.max(markov_rank)).max(2 * n_embd_target)),
             features: rows(shape.n_tap as u64 * hparams.n_embd),
             delta: DeltaScratch {
                 qkv: rows(ssm.n_channel()),
@@ -167,6 +219,8 @@ impl<M: Memory> Scratch<M> {
                 normed: rows(ssm.inner_size),
             },
             mla: MlaScratch::new(memory, hparams, n_batch),
+            conv: ConvScratch::new(memory, hparams, n_batch),
+            selector: SelectorScratch::new(memory, hparams, n_outputs),
             wanted: output_rows(hparams.n_embd.max(markov_rank)),
             logits: output_rows(shape.n_out as u64),
             tokens: Vec::new(),

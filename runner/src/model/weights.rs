@@ -10,7 +10,7 @@ use std::sync::Arc;
 use kernels::backend::{Backend, WeightData, WeightMemory};
 use kernels::types::{InvalidKind, codec};
 use schemas::arch::{self, Hparams, LayerKind, Need};
-use schemas::gguf::{Owned, Plan, Source, Tensor, logical_shape};
+use schemas::gguf::{DType, Owned, Plan, Source, Tensor, logical_shape};
 use schemas::progress::Task;
 use schemas::threads;
 use schemas::vocab::read_d2t;
@@ -269,6 +269,41 @@ impl<'a, B: Backend> Weights<'a, B> {
         self.need_stack(name, n_expert as usize, n_used as usize, Routing::Chosen)
     }
 
+    /// Loads the experts stacked in a tensor as two weights each, the first half of their rows and the second; files
+    /// may lack the tensor. Both have the same input, so only that of the first is observed.
+    pub(super) fn get_expert_halves(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<[MatrixStack<B>; 2]>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
+        };
+        let arch::Experts {
+            n_expert, n_used, ..
+        } = self.hparams.experts;
+        let n_half = 2 * n_expert as usize;
+        let mut all = self.stack(tensor, in_memory(tensor)?, n_half)?;
+        self.count_stack(tensor, &all, 2 * n_used as usize);
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        for (i, weight) in all.drain(..).enumerate() {
+            match i % 2 {
+                0 => first.push(weight),
+                _ => second.push(weight),
+            }
+        }
+        let observation = self.observation(tensor, n_expert as usize, Routing::Chosen);
+        Ok(Some([
+            MatrixStack {
+                weights: first,
+                observation,
+            },
+            MatrixStack {
+                weights: second,
+                observation: None,
+            },
+        ]))
+    }
+
     /// Loads the matrices of all heads stacked in a tensor, one weight each.
     pub(super) fn need_heads(
         &mut self,
@@ -290,23 +325,67 @@ impl<'a, B: Backend> Weights<'a, B> {
         let Some(&tensor) = self.tensors.get(name.as_str()) else {
             return Err(ModelError::MissingTensor { tensor: name });
         };
+        let stack = self.stack(tensor, in_memory(tensor)?, n_weight)?;
+        self.count_stack(tensor, &stack, n_read);
+        Ok(MatrixStack {
+            weights: stack,
+            observation: self.observation(tensor, n_weight, routing),
+        })
+    }
+
+    /// Loads consecutive rows of a matrix, given in another order, as a stack of `n_weight` matrices; a token reads
+    /// `n_read` of them.
+    pub(super) fn need_clusters(
+        &mut self,
+        name: &str,
+        order: &[u32],
+        n_weight: usize,
+        n_read: usize,
+    ) -> Result<MatrixStack<B>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Err(ModelError::MissingTensor {
+                tensor: self.full_name(name),
+            });
+        };
         let source = in_memory(tensor)?;
+        let all = source.bytes().expect("the source lies in memory");
+        let row_bytes = tensor.row_bytes();
+        let row = |&row: &u32| &all[row as usize * row_bytes as usize..][..row_bytes as usize];
+        let bytes = order.iter().flat_map(row).copied().collect();
+        let ordered = Arc::new(Owned { bytes, row_bytes });
+        let stack = self.stack(tensor, ordered, n_weight)?;
+        self.count_stack(tensor, &stack, n_read);
+        Ok(MatrixStack {
+            weights: stack,
+            observation: None,
+        })
+    }
+
+    /// Loads the rows of a tensor as `n_weight` weights.
+    fn stack(
+        &self,
+        tensor: &Tensor,
+        source: Arc<dyn Source>,
+        n_weight: usize,
+    ) -> Result<Vec<B::Weight>, ModelError> {
         let n_rows = tensor.n_rows() as usize / n_weight;
         let load = |i| {
             let rows = i * n_rows..(i + 1) * n_rows;
             self.load(tensor, Arc::clone(&source), rows)
         };
-        let stack: Vec<_> = (0..n_weight).map(load).collect::<Result<_, _>>()?;
+        (0..n_weight).map(load).collect()
+    }
+
+    /// Adds the `n_read` weights of a stack that a token reads to the counts of a pass, once.
+    fn count_stack(&mut self, tensor: &Tensor, stack: &[B::Weight], n_read: usize) {
         let read = stack.iter().take(n_read);
         let read_bytes: usize = read.map(|weight| self.backend.weight_bytes(weight)).sum();
-        if self.counted.insert(name) {
+        if self.counted.insert(tensor.name.clone()) {
             self.pass_bytes += read_bytes;
-            self.multiply_adds += tensor.n_elements() / n_weight as u64 * n_read as u64;
+            if !is_vocabulary(&tensor.name) {
+                self.multiply_adds += tensor.n_elements() / stack.len() as u64 * n_read as u64;
+            }
         }
-        Ok(MatrixStack {
-            weights: stack,
-            observation: self.observation(tensor, n_weight, routing),
-        })
     }
 
     /// Loads some rows of a tensor as a weight.
@@ -398,6 +477,68 @@ impl<'a, B: Backend> Weights<'a, B> {
         let tensor = self.tensors.get(self.full_name(name).as_str());
         let tokens = tensor.map(|tensor| read_d2t(tensor, self.hparams.n_vocab));
         Ok(tokens.transpose()?)
+    }
+
+    /// Reads the values of a small tensor that files may lack.
+    pub(super) fn values(&self, name: &str) -> Result<Option<Vec<f32>>, ModelError> {
+        self.model_values(&self.full_name(name))
+    }
+
+    /// Loads a required embedding that no other model uses. A pass reads only the rows of its tokens, so it is
+    /// not counted.
+    pub(super) fn need_table(&self, name: &str) -> Result<B::Weight, ModelError> {
+        match self.find(name)? {
+            Some(tensor) => self.whole(tensor),
+            None => Err(ModelError::MissingTensor {
+                tensor: self.full_name(name),
+            }),
+        }
+    }
+
+    /// Reads a tensor that has each token once.
+    pub(super) fn permutation(&self, name: &str, n_vocab: u64) -> Result<Vec<u32>, ModelError> {
+        let missing = || ModelError::MissingTensor {
+            tensor: name.to_owned(),
+        };
+        let tensor = self.find(name)?.ok_or_else(missing)?;
+        let width = match tensor.dtype {
+            DType::I32 => 4,
+            DType::I64 => 8,
+            dtype => {
+                let tensor = name.to_owned();
+                return Err(ModelError::NoCodec { tensor, dtype });
+            }
+        };
+        let source = in_memory(tensor)?;
+        let bytes = source.bytes().expect("the source lies in memory");
+        let mut seen = vec![false; n_vocab as usize];
+        let mut tokens = Vec::with_capacity(seen.len());
+        for (row, bytes) in bytes.chunks_exact(width).enumerate() {
+            let mut wide = [if bytes[width - 1] < 128 { 0 } else { 255 }; 8];
+            wide[..width].copy_from_slice(bytes);
+            let token = i64::from_le_bytes(wide);
+            let index = usize::try_from(token).ok();
+            match index.and_then(|index| seen.get_mut(index)) {
+                Some(seen) if !*seen => *seen = true,
+                _ => {
+                    return Err(ModelError::Permutation {
+                        tensor: name.to_owned(),
+                        row,
+                        token,
+                        n_vocab,
+                    });
+                }
+            }
+            tokens.push(token as u32);
+        }
+        Ok(tokens)
+    }
+
+    /// Reads the values of a required small tensor, for use on the host.
+    pub(super) fn need_values(&self, name: &str) -> Result<Vec<f32>, ModelError> {
+        let tensor = self.full_name(name);
+        let values = self.model_values(&tensor)?;
+        values.ok_or(ModelError::MissingTensor { tensor })
     }
 
     /// Reads the values of a small tensor of the whole model, for precomputation at load.

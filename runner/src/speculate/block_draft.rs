@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::model::Fusion;
 
-use super::model_draft::{DraftLimits, take_token, top_probability};
+use super::model_draft::{DraftLimits, probability_of_largest, take_token, top_probability};
 use super::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// A draft context that is given the target's features.
@@ -25,7 +25,8 @@ pub struct BlockDrafter<B: Backend> {
     fusion: Arc<Fusion<B>>,
     limits: DraftLimits,
     features: Features<B>,
-    /// Logits of one token of each active request, with the bias of a draft that has one.
+    /// Logits of one token of each active request, with the bias of a draft that has one; or the scores of the
+    /// candidates.
     biased: Vec<f32>,
 }
 
@@ -115,15 +116,14 @@ impl<B: Backend> BlockDrafter<B> {
         requests: &mut [DraftRequest<'_>],
         active: &[usize],
     ) -> Result<Vec<usize>, Error> {
+        if let Some(n) = self.context.model().n_candidate() {
+            return self.select(i, n, batch, requests, active);
+        }
         let (n_max, n_out) = (self.n_max(), self.context.model().n_out());
         let row = |request: usize| request * n_max + i;
         let mut confidence = None;
         if self.context.model().has_markov() {
-            let newest = |&index: &usize| {
-                let request = &requests[index];
-                request.draft.last().copied().unwrap_or(request.last)
-            };
-            let previous: Vec<u32> = active.iter().map(newest).collect();
+            let previous = newest(requests, active);
             if self.limits.p_min > 0.0 && self.context.model().has_confidence() {
                 let rows: Vec<usize> = active.iter().map(|&i| batch.outputs[row(i)]).collect();
                 confidence = Some(self.context.confidence(&rows, &previous));
@@ -146,13 +146,79 @@ impl<B: Backend> BlockDrafter<B> {
                 Some(confidence) => f64::from(confidence[at]),
                 None => top_probability(logits),
             };
+            let token = |row| model.token(row);
             let request = &mut requests[index];
-            if take_token(model, &self.limits, request, logits, probability)? {
+            if take_token(token, &self.limits, request, logits, probability)? {
                 unfinished.push(index);
             }
         }
         Ok(unfinished)
     }
+
+    /// Takes token `i` of the blocks of the active requests from the `n` most likely ones, scored by the token
+    /// before. Returns the requests that are not finished.
+    fn select(
+        &mut self,
+        i: usize,
+        n: usize,
+        batch: &Batch,
+        requests: &mut [DraftRequest<'_>],
+        active: &[usize],
+    ) -> Result<Vec<usize>, Error> {
+        let (model, n_max) = (self.context.model(), self.n_max());
+        let n_out = model.n_out();
+        let row = |&request: &usize| request * n_max + i;
+        let mut candidates = Vec::with_capacity(active.len() * n);
+        self.biased.clear();
+        for at in active.iter().map(row) {
+            for (logit, row) in likeliest(&self.context.logits()[at * n_out..][..n_out], n) {
+                candidates.push(model.token(row));
+                self.biased.push(logit);
+            }
+        }
+        let rows: Vec<usize> = active.iter().map(|i| batch.outputs[row(i)]).collect();
+        let previous = newest(requests, active);
+        let scores = &mut self.biased;
+        (self.context).score_candidates(&rows, &previous, &candidates, scores);
+        let mut unfinished = Vec::new();
+        let of_requests = scores.chunks_exact(n).zip(candidates.chunks_exact(n));
+        for (&index, (scores, tokens)) in active.iter().zip(of_requests) {
+            let token = |candidate| tokens[candidate as usize];
+            let probability = || probability_of_largest(scores);
+            if take_token(
+                token,
+                &self.limits,
+                &mut requests[index],
+                scores,
+                probability,
+            )? {
+                unfinished.push(index);
+            }
+        }
+        Ok(unfinished)
+    }
+}
+
+/// Returns the newest token of each active request.
+fn newest(requests: &[DraftRequest<'_>], active: &[usize]) -> Vec<u32> {
+    let newest = |&index: &usize| {
+        let request = &requests[index];
+        request.draft.last().copied().unwrap_or(request.last)
+    };
+    active.iter().map(newest).collect()
+}
+
+/// Returns the `n` largest logits, in descending order, with their indices. NaN is first, so that it shows.
+fn likeliest(logits: &[f32], n: usize) -> Vec<(f32, u32)> {
+    let mut top: Vec<(f32, u32)> = Vec::with_capacity(n + 1);
+    for (index, &logit) in (0..).zip(logits) {
+        let place = top.partition_point(|(x, _)| x.total_cmp(&logit).is_ge());
+        if place < n {
+            top.insert(place, (logit, index));
+            top.truncate(n);
+        }
+    }
+    top
 }
 
 impl<B: Backend> Speculator<B> for BlockDrafter<B> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kernels::backend::Backend;
 
-use crate::batch::{Batch, Outputs, SeqId, Text, TextSlice};
+use crate::batch::{Batch, Outputs, SeqId, Text};
 use crate::cache::Rollback;
 use crate::context::Context;
 use crate::error::Error;
@@ -182,11 +182,7 @@ impl<B: Backend> Driver<B> {
     /// Returns the length of the prefix that a prompt shares with the text in the caches of a
     /// sequence.
     pub fn n_shared(&self, seq: SeqId, prompt: &[u32]) -> usize {
-        let prompt = TextSlice {
-            tokens: prompt,
-            embeddings: &[],
-        };
-        self.texts[seq].whole().n_shared(prompt)
+        self.texts[seq].whole().n_shared(prompt.into())
     }
 
     /// Returns the seconds spent in all speculators so far.
@@ -390,6 +386,6 @@ impl<B: Backend> Driver<B> {
             })
         });
         let wanted: Vec<DraftRequest<'_>> = wanted.collect();
-        self.speculators.draft(&wanted, drafts);
+        self.speculators.draft(&mut self.target, &wanted, drafts);
     }
 }

@@ -6,6 +6,7 @@
 //! it sees every batch that the target ran and is notified of the accepted tokens.
 
 pub mod accept;
+mod assistant_draft;
 mod block_draft;
 mod draft_config;
 pub mod draft_length;
@@ -31,9 +32,12 @@ mod speculator_set;
 use kernels::backend::Backend;
 
 use crate::batch::{Batch, SeqId};
+use crate::context::Context;
 use crate::error::Error;
 use crate::sample::Distribution;
 
+pub use assistant_draft::AssistantDraft;
+pub(crate) use assistant_draft::AssistantStates;
 pub use block_draft::BlockDrafter;
 pub(crate) use block_draft::Features;
 pub use draft_config::{DraftConfig, DraftLength, NgramConfig};
@@ -145,6 +149,16 @@ pub trait Speculator<B: Backend> {
 
     /// Fills in the drafts; an empty draft means no proposal.
     fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error>;
+
+    /// Fills in the drafts of a speculator that attends to the keys and values in the target's caches. Others do
+    /// not need the target.
+    fn draft_beside(
+        &mut self,
+        _target: &mut Context<B>,
+        requests: &mut [DraftRequest<'_>],
+    ) -> Result<(), Error> {
+        self.draft(requests)
+    }
 
     /// Called after a sequence's pass was verified, for the draft of any speculator. Positions from
     /// `len` on are dropped.

@@ -8,7 +8,6 @@ use kernels::backend::Backend;
 use crate::batch::{Batch, NO_TOKEN, Outputs, TextSlice};
 use crate::context::Context;
 use crate::error::Error;
-use crate::model::Model;
 use crate::sample::Checked;
 
 use super::{DraftRequest, DraftSampling};
@@ -61,8 +60,14 @@ pub(super) fn top_probability(logits: &[f32]) -> f64 {
             top[place] = logit;
         }
     }
-    let weight = |&logit: &f32| f64::from(logit - top[0]).exp();
-    1.0 / top.iter().map(weight).sum::<f64>()
+    probability_of_largest(&top)
+}
+
+/// Returns the probability of the largest of these logits among them.
+pub(super) fn probability_of_largest(logits: &[f32]) -> f64 {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |&logit: &f32| f64::from(logit - largest).exp();
+    1.0 / logits.iter().map(weight).sum::<f64>()
 }
 
 /// Fills in the drafts. The first pass also evaluates `leads`, the tokens of each text that the
@@ -139,23 +144,19 @@ pub(super) fn take_tokens<B: Backend>(
     let mut unfinished = Vec::new();
     for (row, logits) in context.logits().chunks_exact(model.n_out()).enumerate() {
         let probability = || top_probability(logits);
-        if take_token(
-            model,
-            config,
-            &mut requests[active[row]],
-            logits,
-            probability,
-        )? {
+        let token = |row| model.token(row);
+        let request = &mut requests[active[row]];
+        if take_token(token, config, request, logits, probability)? {
             unfinished.push(row);
         }
     }
     Ok(unfinished)
 }
 
-/// Adds a token to a draft, from a row of logits, unless the token's probability is below `p_min`. Returns
-/// false where the draft is finished.
-pub(super) fn take_token<B: Backend>(
-    model: &Model<B>,
+/// Adds a token to a draft, from a row of logits, unless the token's probability is below `p_min`; `token`
+/// maps the index of a logit to a token. Returns false where the draft is finished.
+pub(super) fn take_token(
+    token: impl Fn(u32) -> u32,
     limits: &DraftLimits,
     request: &mut DraftRequest<'_>,
     logits: &[f32],
@@ -169,9 +170,7 @@ pub(super) fn take_token<B: Backend>(
         return Ok(false);
     }
     let position = (request.history.len() + 1 + request.draft.len()) as u64;
-    let (token, distribution) = request
-        .sampling
-        .token(logits, position, |row| model.token(row))?;
+    let (token, distribution) = request.sampling.token(logits, position, token)?;
     request.draft.push(token);
     request.distributions.extend(distribution);
     Ok(request.draft.len() < request.n_max)

@@ -432,6 +432,13 @@ impl<B: Backend> Driver<B> {
                 width,
             });
         }
+        let mut positions = request.embeddings.iter().map(|e| e.position);
+        if hparams.rope_sections.is_none() && positions.any(|position| position.is_some()) {
+            return Err(Error::Positions {
+                id: id(),
+                arch: hparams.arch.name,
+            });
+        }
         let tokens = request.tokens.iter().filter(|&&token| token != NO_TOKEN);
         match tokens.copied().find(|&token| token as usize >= n_vocab) {
             Some(token) => Err(Error::TokenRange {

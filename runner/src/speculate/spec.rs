@@ -78,6 +78,8 @@ pub enum DraftKind {
     Model,
     /// An MTP head.
     Mtp,
+    /// A draft that attends to the target's keys and values.
+    Assistant,
     /// An EAGLE-3 draft.
     Eagle3,
     /// A draft that proposes a block of tokens.
@@ -89,6 +91,9 @@ pub enum DraftKind {
 impl DraftKind {
     /// Returns the kind of draft that a file with these hyperparameters has.
     pub(crate) fn of(hparams: &Hparams) -> DraftKind {
+        if hparams.assistant.is_some() {
+            return DraftKind::Assistant;
+        }
         match (&hparams.features, hparams.n_mtp()) {
             (Some(features), _) => match features.block {
                 None => DraftKind::Eagle3,

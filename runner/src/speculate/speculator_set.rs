@@ -9,6 +9,7 @@ use std::time::Duration;
 use kernels::backend::Backend;
 
 use crate::batch::{NO_TOKEN, SeqId};
+use crate::context::Context;
 use crate::error::Error;
 use crate::sample::Distribution;
 use crate::tally::SpeculatorTally;
@@ -250,7 +251,12 @@ impl<B: Backend> SpeculatorSet<B> {
 
     /// Fills in a draft for each request; drafts are empty on entry. No draft is longer than the
     /// request's `n_max` or the speculator's own.
-    pub(super) fn draft(&mut self, wanted: &[DraftRequest<'_>], drafts: &mut [Draft]) {
+    pub(super) fn draft(
+        &mut self,
+        target: &mut Context<B>,
+        wanted: &[DraftRequest<'_>],
+        drafts: &mut [Draft],
+    ) {
         let mut expected = vec![0.0; drafts.len()];
         let policy = self.policy;
         let mut controller = self.controller.take();
@@ -269,7 +275,7 @@ impl<B: Backend> SpeculatorSet<B> {
                 }
                 member.tally.n_calls_draft += 1;
                 let started = clock.now();
-                member.speculator.draft(&mut requests)?;
+                member.speculator.draft_beside(target, &mut requests)?;
                 let elapsed = clock.now() - started;
                 drafting += elapsed;
                 let longest = requests.iter().map(|request| request.draft.len()).max();

@@ -27,7 +27,9 @@ pub enum TokenizerError {
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The kind of tokenizer is not supported.
-    #[error("key {MODEL}: expected gpt2 (byte-level BPE) or llama (SentencePiece), found {found}")]
+    #[error(
+        "key {MODEL}: expected gpt2 (byte-level BPE), gemma4 (BPE on characters) or llama (SentencePiece), found {found}"
+    )]
     Model {
         /// The kind.
         found: String,
@@ -73,8 +75,8 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer of a file. Byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and
-    /// SentencePiece (`llama`) are supported. Without `tokenizer.ggml.pre` the pre-tokenizer is
+    /// Loads the tokenizer of a file. Byte-level BPE (`tokenizer.ggml.model` = `gpt2`), BPE on characters
+    /// (`gemma4`) and SentencePiece (`llama`) are supported. Without `tokenizer.ggml.pre` the pre-tokenizer is
     /// `default`, which matches no particular model; without token types all tokens are normal.
     pub fn from_metadata(metadata: &Metadata) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(metadata)?;
@@ -102,6 +104,10 @@ impl Tokenizer {
             named: named_tokens(&names, &kinds),
             merger: match kind {
                 Kind::Words(pre) => Merger::Words(Box::new(Words::read(metadata, pre, names)?)),
+                Kind::Characters => {
+                    let words = Words::of_characters(metadata, names, &kinds, unknown)?;
+                    Merger::Words(Box::new(words))
+                }
                 Kind::Pieces => {
                     let pieces = Pieces::read(metadata, names, &kinds, unknown)?;
                     Merger::Pieces(Box::new(pieces))
@@ -120,6 +126,7 @@ impl Tokenizer {
 /// Kind of tokenizer, from `tokenizer.ggml.model`.
 enum Kind {
     Words(&'static PreTokenizer),
+    Characters,
     Pieces,
 }
 
@@ -127,6 +134,7 @@ impl Kind {
     fn of(metadata: &Metadata) -> Result<Kind, TokenizerError> {
         match metadata.need_str(MODEL)? {
             "gpt2" => pre_tokenizer(metadata).map(Kind::Words),
+            "gemma4" => Ok(Kind::Characters),
             "llama" => Ok(Kind::Pieces),
             other => Err(TokenizerError::Model {
                 found: other.to_owned(),
@@ -138,7 +146,7 @@ impl Kind {
     fn adds_bos(&self) -> bool {
         match self {
             Kind::Words(pre) => pre.add_bos,
-            Kind::Pieces => true,
+            Kind::Characters | Kind::Pieces => true,
         }
     }
 
@@ -146,7 +154,7 @@ impl Kind {
     /// files all used the same ids.
     fn default_id(&self, id: u32, n_tokens: usize) -> Option<u32> {
         match self {
-            Kind::Words(_) => None,
+            Kind::Words(_) | Kind::Characters => None,
             Kind::Pieces => Some(id).filter(|&id| (id as usize) < n_tokens),
         }
     }
@@ -257,7 +265,9 @@ fn named_tokens(names: &Names, kinds: &[TokenKind]) -> Vec<NamedToken> {
 fn texts(names: &Names, kinds: &[TokenKind], kind: &Kind) -> Strings {
     let bytes = |name: &str, token_kind| match (token_kind, kind) {
         (TokenKind::Normal, Kind::Words(_)) => bytes::unspell(name),
-        (TokenKind::Normal, Kind::Pieces) => name.replace(pieces::SPACE, " ").into_bytes(),
+        (TokenKind::Normal, Kind::Characters | Kind::Pieces) => {
+            name.replace(pieces::SPACE, " ").into_bytes()
+        }
         (TokenKind::Control | TokenKind::UserDefined, _) => name.into(),
         (TokenKind::Unused, _) => Vec::new(),
         (TokenKind::Byte, _) => byte_of(name).into_iter().collect(),

@@ -335,7 +335,7 @@ fn unusable_metadata_is_explained() {
     let cases: [(Break, &str); 12] = [
         (
             |m| m.set("tokenizer.ggml.model", "bert"),
-            "key tokenizer.ggml.model: expected gpt2 (byte-level BPE) or llama (SentencePiece), found bert",
+            "key tokenizer.ggml.model: expected gpt2 (byte-level BPE), gemma4 (BPE on characters) or llama (SentencePiece), found bert",
         ),
         (
             |m| drop(m.remove("tokenizer.ggml.model")),

@@ -23,6 +23,7 @@ fn chains(family: &Family) -> Vec<Vec<Kind>> {
     chains.push(vec![Kind::NgramSimple, Kind::Simple]);
     chains.push(vec![Kind::NgramMod, Kind::Eagle3(0), Kind::NgramCache]);
     chains.push(vec![Kind::Dspark, Kind::Eagle3(1)]);
+    chains.push(vec![Kind::Dflash2, Kind::Dflash]);
     chains
 }
 
@@ -109,7 +110,13 @@ fn drafts_do_not_depend_on_other_sequences() {
 /// A draft reads the hidden states of its own layers, whatever layers other drafts of the run read.
 #[test]
 fn drafts_do_not_depend_on_the_layers_of_other_drafts() {
-    let reading = [Kind::Eagle3(0), Kind::Eagle3(1), Kind::Dflash, Kind::Dspark];
+    let reading = [
+        Kind::Eagle3(0),
+        Kind::Eagle3(1),
+        Kind::Dflash,
+        Kind::Dspark,
+        Kind::Dflash2,
+    ];
     for plan in fixtures::all() {
         for kind in reading {
             let mut family = Family::of(plan.clone());

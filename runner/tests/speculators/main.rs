@@ -2,6 +2,8 @@
 //! decoding, bit for bit, for any draft length, any number of sequences, and any rejected position.
 
 mod chains;
+/// Assistants that score only some tokens.
+mod clusters;
 mod embeddings;
 mod identity;
 mod mock;

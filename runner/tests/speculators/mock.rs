@@ -6,6 +6,7 @@ use std::rc::Rc;
 use kernels::cpu::Cpu;
 use runner::Error;
 use runner::batch::SeqId;
+use runner::context::Context;
 use runner::speculate::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Drafts the target's tokens except at one position, so that every number of accepted tokens
@@ -69,8 +70,16 @@ impl Speculator<Cpu> for Recorder {
         self.speculator.process(pass)
     }
 
-    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        self.speculator.draft(requests)?;
+    fn draft(&mut self, _: &mut [DraftRequest<'_>]) -> Result<(), Error> {
+        unreachable!("the driver lends the target")
+    }
+
+    fn draft_beside(
+        &mut self,
+        target: &mut Context<Cpu>,
+        requests: &mut [DraftRequest<'_>],
+    ) -> Result<(), Error> {
+        self.speculator.draft_beside(target, requests)?;
         let drafts = requests.iter().map(|request| request.draft.clone());
         self.drafts.borrow_mut().extend(drafts);
         Ok(())

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
-use runner::model::{Fusion, Model, load_block_draft, load_eagle3, load_mtp_head, load_target};
+use runner::model::{
+    Fusion, Model, load_assistant, load_block_draft, load_eagle3, load_mtp_head, load_target,
+};
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{
-    BlockDrafter, Completion, DecodeConfig, DraftLimits, DraftModel, Driver, NgramCache,
-    NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof, Request,
-    SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
+    AssistantDraft, BlockDrafter, Completion, DecodeConfig, DraftLimits, DraftModel, Driver,
+    NgramCache, NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof,
+    Request, SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
 };
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
@@ -36,12 +38,16 @@ pub(crate) enum Kind {
     /// A small draft model with another vocabulary.
     Translated,
     Mtp,
+    /// Two assistants: with all tokens, and with those of some clusters.
+    Assistant(usize),
     /// Two drafts: with a reduced output head, and with tensors borrowed from the target.
     Eagle3(usize),
     /// A DFlash draft with a window and a reduced output head.
     Dflash,
     /// A DSpark draft with tensors borrowed from the target.
     Dspark,
+    /// A DFlash2 draft with tensors borrowed from the target.
+    Dflash2,
 }
 
 impl Kind {
@@ -54,9 +60,9 @@ impl Kind {
             Kind::NgramMod => SpecType::NgramMod,
             Kind::NgramCache => SpecType::NgramCache,
             Kind::Simple | Kind::Itself | Kind::Translated => SpecType::DraftSimple,
-            Kind::Mtp => SpecType::DraftMtp,
+            Kind::Mtp | Kind::Assistant(_) => SpecType::DraftMtp,
             Kind::Eagle3(_) => SpecType::DraftEagle3,
-            Kind::Dflash => SpecType::DraftDflash,
+            Kind::Dflash | Kind::Dflash2 => SpecType::DraftDflash,
             Kind::Dspark => SpecType::DraftDspark,
         }
     }
@@ -76,6 +82,7 @@ pub(crate) struct Family {
     target: Arc<Model<Cpu>>,
     small: Arc<Model<Cpu>>,
     head: Option<Arc<Model<Cpu>>>,
+    assistants: Vec<Arc<Model<Cpu>>>,
     eagle3: Vec<Draft>,
     blocks: Vec<Draft>,
     /// Layers of the target that the drafts read, in the order of `eagle3` and `blocks`.
@@ -109,6 +116,7 @@ impl Family {
             Kind::Eagle3(i) => i,
             Kind::Dflash => 2,
             Kind::Dspark => 3,
+            Kind::Dflash2 => 4,
             _ => panic!("{kind:?} reads no layers"),
         };
         self.set_taps(self.layers[i].clone());
@@ -134,7 +142,13 @@ impl Family {
             let (model, fusion) = load_block_draft(&*backend, &draft, &plan).unwrap();
             (Arc::new(model), Arc::new(fusion))
         });
+        let assistants = fixtures::assistants(&plan);
+        let assistants = assistants.iter().map(|assistant| {
+            let model = load_assistant(&*backend, assistant, &plan).unwrap();
+            Arc::new(model)
+        });
         Family {
+            assistants: assistants.collect(),
             blocks: blocks.into_iter().collect(),
             layers,
             target: Arc::new(target),
@@ -167,8 +181,10 @@ impl Family {
             Kind::Eagle3(1),
             Kind::Dflash,
             Kind::Dspark,
+            Kind::Dflash2,
         ];
         kinds.extend(self.head.as_ref().map(|_| Kind::Mtp));
+        kinds.extend((0..self.assistants.len()).map(Kind::Assistant));
         kinds
     }
 
@@ -235,12 +251,20 @@ impl Family {
                 let head = self.head.as_ref().unwrap();
                 Box::new(mtp(context(head), chain))
             }
+            Kind::Assistant(i) => {
+                let assistant = context(&self.assistants[i]);
+                Box::new(AssistantDraft::new(SpecType::DraftMtp, assistant, chain))
+            }
             Kind::Eagle3(i) => {
                 let (model, fusion) = &self.eagle3[i];
                 Box::new(eagle3(context(model), Arc::clone(fusion), chain))
             }
-            Kind::Dflash | Kind::Dspark => {
-                let (model, fusion) = &self.blocks[usize::from(kind == Kind::Dspark)];
+            Kind::Dflash | Kind::Dspark | Kind::Dflash2 => {
+                let (model, fusion) = match kind {
+                    Kind::Dflash => &self.blocks[0],
+                    Kind::Dspark => &self.blocks[1],
+                    _ => &self.blocks[2],
+                };
                 let (kind, fusion) = (kind.spec_type(), Arc::clone(fusion));
                 Box::new(BlockDrafter::new(kind, context(model), fusion, chain))
             }

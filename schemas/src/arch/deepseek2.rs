@@ -1,4 +1,4 @@
-//! DeepSeek V2 and V3, and GLM 4.7 Flash: multi-head latent attention (MLA) with one compressed KV row per position,
+//! DeepSeek V2 and V3, Kimi K2, and GLM 4.7 Flash: multi-head latent attention (MLA) with one compressed KV row per position,
 //! leading dense layers, experts chosen by group, an MTP head after the trunk.
 
 use super::hparams::Gating;
@@ -96,6 +96,8 @@ pub(super) const DEEPSEEK2: ArchSpec = ArchSpec {
         "DeepseekV2ForCausalLM",
         "DeepseekV3ForCausalLM",
         "Glm4MoeLiteForCausalLM",
+        "KimiVLForConditionalGeneration",
+        "KimiK25ForConditionalGeneration",
     ],
     tensors: &[
         ENDS,

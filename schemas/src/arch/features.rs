@@ -45,6 +45,8 @@ pub struct BlockDraft {
     pub n_conv_group: u64,
     /// `selector_rank`: rank of the selector of candidates; 0 if there is none.
     pub selector_rank: u64,
+    /// `selector_top_k`: number of candidates of the selector.
+    pub n_candidate: u64,
 }
 
 impl Features {
@@ -101,6 +103,7 @@ impl BlockDraft {
             conv_kernel: read.optional(keys::CONV_KERNEL_SIZE, 0)?,
             n_conv_group: n_embd / group,
             selector_rank: read.optional(keys::SELECTOR_RANK, 0)?,
+            n_candidate: read.optional(keys::SELECTOR_TOP_K, 0)?,
         })
     }
 }

@@ -3,7 +3,7 @@
 use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
 
-use super::deepseek2::COMPRESSED;
+use super::assistant::Assistant;
 use super::dflash::MARKOV_W1;
 use super::features::Features;
 use super::keys;
@@ -28,10 +28,15 @@ pub struct Hparams {
     pub n_embd: u64,
     /// Number of tokens: rows of the embedding, or `vocab_size`.
     pub n_vocab: u64,
-    /// Number of tokens in a draft's own output: the length of its `d2t`, else `n_vocab`.
+    /// Number of tokens in a draft's own output: the length of its `d2t`, those of the clusters that get
+    /// logits, else `n_vocab`.
     pub n_vocab_draft: u64,
-    /// `feed_forward_length`; 0 if no layer is dense.
+    /// `embedding_length_per_layer_input`: width of a token's embedding for each layer; 0 if there is none.
+    pub n_embd_per_layer: u64,
+    /// `feed_forward_length`; if it differs by block, the largest; 0 if no layer is dense.
     pub n_ff: u64,
+    /// `feed_forward_length` of each block.
+    pub block_ff: Vec<u64>,
     /// Mixture of experts; zeros if there is none.
     pub experts: Experts,
     /// `attention.head_count`; if it differs by block, the largest.
@@ -40,6 +45,11 @@ pub struct Hparams {
     pub n_head_kv: u64,
     /// Number of heads of each block.
     pub block_heads: Vec<BlockHeads>,
+    /// For each block, the block whose keys and values it attends to: itself, or for the last
+    /// `attention.shared_kv_layers` blocks an earlier one of the same kind.
+    pub kv_blocks: Vec<u32>,
+    /// True for a block that attends to the keys and values of another; see [`Hparams::of_block`].
+    pub shares_kv: bool,
     /// `swiglu_clamp_exp`, `swiglu_clamp_shexp`: key and largest entry, if one is not 0.
     pub activation_limit: Option<(&'static str, f32)>,
     /// For each block, true if its feed-forward block is a mixture of experts.
@@ -54,6 +64,9 @@ pub struct Hparams {
     pub n_rot: u64,
     /// `rope.freq_base`.
     pub rope_freq_base: f32,
+    /// `rope.dimension_sections`: numbers of rotated pairs for the time, the height and the width of an
+    /// image's positions; `None` if positions have one coordinate.
+    pub rope_sections: Option<[u64; 3]>,
     /// `rope.scaling.*`.
     pub rope_scaling: RopeScaling,
     /// `attention.layer_norm_rms_epsilon`.
@@ -69,6 +82,8 @@ pub struct Hparams {
     /// Hidden states of the target that a draft reads; `None` for architectures that are not
     /// drafts.
     pub features: Option<Features>,
+    /// Keys and values of the target that a draft attends to; `None` for other models.
+    pub assistant: Option<Assistant>,
 }
 
 /// Number of heads of a block.
@@ -221,7 +236,7 @@ const MAX_BLOCKS: u64 = 512;
 /// Maximum number of experts; llama.cpp has the same limit.
 const MAX_EXPERTS: u64 = 1024;
 /// Maximum width, context length and vocabulary size; the product of two cannot overflow.
-const MAX_DIM: u64 = 1 << 28;
+pub(super) const MAX_DIM: u64 = 1 << 28;
 
 impl Hparams {
     /// Reads the hyperparameters of a model file: from its metadata, and the size of a trimmed
@@ -264,14 +279,23 @@ impl Hparams {
             false => Ssm::default(),
         };
         let layers = read.layer_kinds(n_layer, n_block)?;
-        let n_ff = match arch.has(Scope::Dense) {
-            true => read.dim(keys::FEED_FORWARD_LENGTH)?,
-            false => read.optional(keys::FEED_FORWARD_LENGTH, 0)?,
+        let block_ff = match arch.has(Scope::Dense) {
+            true => read.block_counts(keys::FEED_FORWARD_LENGTH, &[], n_block)?,
+            false => vec![read.optional(keys::FEED_FORWARD_LENGTH, 0)?; n_block as usize],
         };
+        let n_ff = block_ff.iter().copied().max().unwrap_or_default();
         let experts = read.experts(n_ff)?;
         let has_experts = |block: u32| {
             let is_dense = block >= n_layer && arch.mtp.as_ref().is_some_and(|mtp| mtp.dense);
             experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense
+        };
+        let assistant = match arch.assistant {
+            true => Some(Assistant::read(&read, n_vocab)?),
+            false => None,
+        };
+        let window = match &arch.window {
+            Some(window) => window.read(&read, heads.head_dim, n_layer, n_block)?,
+            None => None,
         };
         Ok(Hparams {
             arch,
@@ -282,13 +306,20 @@ impl Hparams {
             n_vocab,
             n_vocab_draft: match metadata.u32(keys::DRAFT_VOCAB_SIZE)? {
                 Some(n) => draft_vocab(keys::DRAFT_VOCAB_SIZE, n.into(), n_vocab)?,
-                None => n_vocab,
+                None => assistant.map_or(n_vocab, |own| own.n_scored(n_vocab)),
+            },
+            n_embd_per_layer: match arch.blocks.window_heads {
+                true => read.optional(keys::EMBEDDING_LENGTH_PER_LAYER, 0)?,
+                false => 0,
             },
             n_ff,
+            block_ff,
             experts,
             n_head: heads.largest(|heads| heads.n_head),
             n_head_kv: heads.largest(|heads| heads.n_head_kv),
             block_heads: heads.blocks,
+            kv_blocks: read.kv_blocks(window.as_ref(), n_block)?,
+            shares_kv: false,
             activation_limit: read.activation_limit()?,
             expert_blocks: (0..n_block).map(has_experts).collect(),
             head_dim: heads.head_dim,
@@ -296,16 +327,15 @@ impl Hparams {
             value_scale: read.positive(keys::VALUE_SCALE)?,
             n_rot: heads.n_rot,
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
+            rope_sections: read.rope_sections()?,
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
             rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
-            window: match &arch.window {
-                Some(window) => window.read(&read, n_layer, n_block)?,
-                None => None,
-            },
+            window,
             logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
             mla: heads.mla,
             ssm,
-            features: match arch.is_draft() {
+            assistant,
+            features: match arch.needs_target() {
                 true => Some(Features::read(&read, n_embd)?),
                 false => None,
             },
@@ -339,16 +369,36 @@ impl Hparams {
         }
     }
 
-    /// Returns the hyperparameters of one block: its own numbers of heads and of elements with RoPE.
+    /// Returns the hyperparameters of one block: its own heads, elements with RoPE and feed-forward width.
     pub fn of_block(&self, block: u32) -> Hparams {
         let mut own = self.clone();
         if let Some(heads) = self.block_heads.get(block as usize) {
             (own.n_head, own.n_head_kv) = (heads.n_head, heads.n_head_kv);
         }
-        if self.arch.blocks.half_rotation && self.window(block).is_none() {
+        if let Some(&n_ff) = self.block_ff.get(block as usize) {
+            own.n_ff = n_ff;
+        }
+        let window = self.window(block);
+        if let Some(heads) = window.and_then(|window| window.heads) {
+            (own.head_dim, own.value_dim, own.n_rot) =
+                (heads.head_dim, heads.head_dim, heads.n_rot);
+        }
+        if self.arch.blocks.half_rotation && window.is_none() {
             own.n_rot /= 2;
         }
+        own.shares_kv = !self.has_kv(block);
         own
+    }
+
+    /// Checks whether a block has its own keys and values.
+    pub fn has_kv(&self, block: u32) -> bool {
+        !self.arch.assistant && self.kv_blocks.get(block as usize) == Some(&block)
+    }
+
+    /// Returns the largest value of a function of a block.
+    pub fn largest(&self, value: impl Fn(&Hparams) -> u64) -> u64 {
+        let values = (0..self.n_block()).map(|block| value(&self.of_block(block)));
+        values.max().unwrap_or_default()
     }
 
     /// Returns the sliding window of a block, if it has one.
@@ -377,21 +427,6 @@ fn draft_vocab(name: &'static str, found: u64, n_vocab: u64) -> Result<u64, Hpar
             found,
             n_vocab,
         }),
-    }
-}
-
-/// Shape of the attention heads.
-struct Heads {
-    blocks: Vec<BlockHeads>,
-    head_dim: u64,
-    value_dim: u64,
-    n_rot: u64,
-    mla: Mla,
-}
-
-impl Heads {
-    fn largest(&self, count: impl Fn(&BlockHeads) -> u64) -> u64 {
-        self.blocks.iter().map(count).max().unwrap_or_default()
     }
 }
 
@@ -439,6 +474,17 @@ impl Reader<'_> {
             Some(found) if found > 0.0 && found.is_finite() => Ok(Some(found)),
             Some(found) => Err(HparamsError::NotPositive { key, found }),
         }
+    }
+
+    /// Reads the sections of M-RoPE, if the architecture has it.
+    fn rope_sections(&self) -> Result<Option<[u64; 3]>, HparamsError> {
+        if !self.arch.interleaved_sections {
+            return Ok(None);
+        }
+        let key = self.key(keys::ROPE_DIMENSION_SECTIONS);
+        let sections = self.metadata.u32s(&key)?.unwrap_or_default();
+        let first = sections.first_chunk::<3>();
+        Ok(first.map(|sections| sections.map(u64::from)))
     }
 
     pub(super) fn optional(&self, suffix: &str, default: u64) -> Result<u64, HparamsError> {
@@ -522,92 +568,13 @@ impl Reader<'_> {
     /// Reads the numbers of trunk layers and of all blocks.
     fn layer_counts(&self) -> Result<(u32, u32), HparamsError> {
         let n_block = self.within(keys::BLOCK_COUNT, 1, MAX_BLOCKS)?;
+        // All layers of an assistant are declared as MTP layers.
         let n_mtp = match self.optional(keys::NEXTN_PREDICT_LAYERS, 0)? {
             0 => 0,
+            _ if self.arch.assistant => 0,
             _ => self.within(keys::NEXTN_PREDICT_LAYERS, 0, n_block - 1)?,
         };
         Ok(((n_block - n_mtp) as u32, n_block as u32))
-    }
-
-    /// Reads a number of heads for each block, from one number or, if blocks may differ, an array.
-    fn head_counts(
-        &self,
-        suffix: &str,
-        default: &[u64],
-        n_block: u32,
-    ) -> Result<Vec<u64>, HparamsError> {
-        let key = self.key(suffix);
-        let value = self.metadata.get(&key);
-        if !self.arch.blocks.head_counts || value.is_none_or(|value| value.as_array().is_none()) {
-            return match (value, default.first()) {
-                (None, Some(_)) => Ok(default.to_vec()),
-                _ => Ok(vec![self.dim(suffix)?; n_block as usize]),
-            };
-        }
-        let counts = self.metadata.u32s(&key)?.unwrap_or_default();
-        if counts.len() != n_block as usize {
-            return Err(HparamsError::PerLayer {
-                key,
-                found: counts.len(),
-                expected: n_block,
-            });
-        }
-        let range = 1..=MAX_DIM;
-        let counts = counts.into_iter().map(|count| match u64::from(count) {
-            count if range.contains(&count) => Ok(count),
-            count => Err(self.range(suffix, count, format!("1 to {MAX_DIM}"))),
-        });
-        counts.collect()
-    }
-
-    /// Reads the shape of the attention heads.
-    fn heads(&self, n_embd: u64, n_block: u32) -> Result<Heads, HparamsError> {
-        let counts = self.head_counts(keys::HEAD_COUNT, &[], n_block)?;
-        let kv_counts = self.head_counts(keys::HEAD_COUNT_KV, &counts, n_block)?;
-        let mut blocks = Vec::with_capacity(counts.len());
-        for (n_head, n_head_kv) in counts.into_iter().zip(kv_counts) {
-            if !n_head.is_multiple_of(n_head_kv) {
-                let expected = format!("a divisor of the {n_head} heads");
-                return Err(self.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
-            }
-            blocks.push(BlockHeads { n_head, n_head_kv });
-        }
-        let first = blocks[0];
-        let head_dim = self.optional(keys::KEY_LENGTH, n_embd / first.n_head)?;
-        let n_rot = self.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
-        let unit = if self.arch.blocks.half_rotation { 4 } else { 2 };
-        if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(unit) {
-            let kind = if unit == 2 {
-                "an even number"
-            } else {
-                "a multiple of 4"
-            };
-            let expected = format!("{kind} up to the head width {head_dim}");
-            return Err(self.range(keys::ROPE_DIMENSION_COUNT, n_rot, expected));
-        }
-        let mut specs = self.arch.tensor_specs();
-        let mla = match specs.any(|spec| spec.gguf == COMPRESSED) {
-            true => Mla::read(self, first.n_head_kv, n_rot)?,
-            false => Mla::default(),
-        };
-        let value_dim = self.optional(keys::VALUE_LENGTH, head_dim)?;
-        let is_narrow = self.arch.blocks.narrow_values && (1..head_dim).contains(&value_dim);
-        if mla == Mla::default() && value_dim != head_dim && !is_narrow {
-            let bound = if self.arch.blocks.narrow_values {
-                "at most "
-            } else {
-                ""
-            };
-            let expected = format!("{bound}{head_dim}, the key length");
-            return Err(self.range(keys::VALUE_LENGTH, value_dim, expected));
-        }
-        Ok(Heads {
-            blocks,
-            head_dim,
-            value_dim,
-            n_rot,
-            mla,
-        })
     }
 
     /// Reads the limits of the activations of experts.

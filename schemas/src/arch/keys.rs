@@ -5,11 +5,11 @@ use crate::gguf::{Metadata, Value};
 /// Returns the architecture's keys whose arrays have one entry per block.
 pub fn per_layer(metadata: &Metadata, arch: &str, n_block: u32) -> Vec<String> {
     let prefix = format!("{arch}.");
-    // This array has four entries, whatever the number of layers.
-    let sections = format!("{arch}.{ROPE_DIMENSION_SECTIONS}");
+    // The lengths of these arrays do not depend on the number of layers.
+    let has_own_length = |key: &str| key == ROPE_DIMENSION_SECTIONS || key.starts_with("ple.");
     let is_per_layer = |key: &str, value: &Value| {
-        key.starts_with(&prefix)
-            && key != sections
+        key.strip_prefix(&prefix)
+            .is_some_and(|key| !has_own_length(key))
             && value
                 .as_array()
                 .is_some_and(|array| array.len() == n_block as usize)
@@ -103,6 +103,13 @@ pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 pub const RECURRENT_LAYERS: &str = "attention.recurrent_layers";
 /// Interval of layers with full attention, in files without the per-layer array.
 pub const FULL_ATTENTION_INTERVAL: &str = "full_attention_interval";
+/// Per-layer array of trunk layers: true if a layer selects the positions that it attends to.
+pub const INDEXER_TYPES: &str = "attention.indexer.types";
+/// Number of streams of hyper-connections.
+pub const HYPER_CONNECTION_COUNT: &str = "hyper_connection.count";
+/// Width of the hidden states of the target that a head or an assistant reads, if it is not the embedding
+/// width.
+pub const EMBEDDING_LENGTH_OUT: &str = "embedding_length_out";
 /// Elements of a head with RoPE.
 pub const ROPE_DIMENSION_COUNT: &str = "rope.dimension_count";
 /// Sections of multi-axis RoPE.
@@ -117,6 +124,20 @@ pub const SLIDING_WINDOW: &str = "attention.sliding_window";
 pub const SLIDING_WINDOW_PATTERN: &str = "attention.sliding_window_pattern";
 /// Soft cap of logits: `cap * tanh(logit / cap)`.
 pub const FINAL_LOGIT_SOFTCAPPING: &str = "final_logit_softcapping";
+/// Elements of a query or key head of layers with a sliding window.
+pub const KEY_LENGTH_SWA: &str = "attention.key_length_swa";
+/// Elements of a value head of layers with a sliding window.
+pub const VALUE_LENGTH_SWA: &str = "attention.value_length_swa";
+/// Elements of a head with RoPE in layers with a sliding window.
+pub const ROPE_DIMENSION_COUNT_SWA: &str = "rope.dimension_count_swa";
+/// Number of last layers that attend to the keys and values of earlier ones.
+pub const SHARED_KV_LAYERS: &str = "attention.shared_kv_layers";
+/// Width of a token's embedding for each layer.
+pub const EMBEDDING_LENGTH_PER_LAYER: &str = "embedding_length_per_layer_input";
+/// Number of clusters of an assistant's tokens.
+pub const CENTROID_COUNT: &str = "centroid_count";
+/// Number of clusters whose tokens get logits.
+pub const CENTROID_USED_COUNT: &str = "centroid_used_count";
 /// Type of RoPE scaling.
 pub const ROPE_SCALING_TYPE: &str = "rope.scaling.type";
 /// Factor of RoPE scaling.

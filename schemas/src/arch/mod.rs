@@ -2,13 +2,17 @@
 //! transforms of values. `convert` maps names by it, `graft` recognizes heads by it, the runner
 //! loads and checks models by it. docs/adding.md explains how to add an architecture.
 
+mod assistant;
+mod attention_heads;
 mod deepseek2;
 mod dflash;
 mod eagle3;
 mod features;
 mod gemma3;
+mod gemma4;
 mod glm4moe;
 mod gpt_oss;
+pub mod heads;
 mod hparams;
 pub mod keys;
 mod llama;
@@ -20,15 +24,18 @@ mod qwen2;
 mod qwen3;
 mod qwen35;
 mod qwen3next;
+pub mod reduced_vocab;
 mod rope;
 mod shared_tensors;
 mod spec;
 mod step35;
 mod window;
 
+pub use assistant::Assistant;
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use features::{BlockDraft, Features};
+pub use gemma4::{CENTROIDS, POST_PROJECTION, PRE_PROJECTION, TOKEN_ORDERING};
 pub use hparams::{BlockHeads, Experts, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
 pub use nextn::{EH_PROJ, NEXTN_PREFIX};
@@ -38,7 +45,7 @@ pub use spec::{
     ArchSpec, BlockSpec, Dim, Expected, LayerKind, MtpSpec, Need, Numbering, Packed, RoutingSpec,
     Scope, StoredForm, TensorSpec, Transform,
 };
-pub use window::{Window, WindowSpec};
+pub use window::{Window, WindowHeads, WindowSpec};
 
 /// All architectures of complete models.
 pub static ARCHS: &[ArchSpec] = &[
@@ -50,6 +57,7 @@ pub static ARCHS: &[ArchSpec] = &[
     qwen35::QWEN35,
     qwen35::QWEN35MOE,
     gemma3::GEMMA3,
+    gemma4::GEMMA4,
     glm4moe::GLM4MOE,
     deepseek2::DEEPSEEK2,
     gpt_oss::GPT_OSS,
@@ -58,7 +66,7 @@ pub static ARCHS: &[ArchSpec] = &[
 ];
 
 /// All architectures of draft models that read the hidden states of a target.
-pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH];
+pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA4_ASSISTANT];
 
 /// Returns all architectures of both kinds.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {

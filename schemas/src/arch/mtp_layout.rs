@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::heads;
 use super::keys;
-use super::nextn::{self, EH_PROJ, NEXTN_PREFIX, PER_LAYER_KEYS};
+use super::nextn::{EH_PROJ, NEXTN_PREFIX, PER_LAYER_KEYS};
 use crate::gguf::{Array, Metadata, Plan, Tensor};
 
 /// A fault in the position of a head, or in the keys about it.
@@ -182,8 +183,9 @@ pub fn diagnose(plan: &Plan) -> Vec<Fault> {
         } => n_layer + n_mtp,
         _ => return faults,
     };
-    for (key, array) in per_layer_arrays(&plan.metadata, arch) {
-        if array.len() != n_block as usize {
+    let n_layer = n_block - truth.n_mtp;
+    for (key, array, n_entries) in per_layer_arrays(&plan.metadata, arch, n_layer) {
+        if array.len() != n_block as usize && Some(array.len()) != n_entries {
             faults.push(Fault::PerLayer {
                 key,
                 found: array.len(),
@@ -204,7 +206,7 @@ pub fn layers(plan: &Plan) -> Option<Layers> {
 /// Returns the architecture and the declared counts of a file that can have a head.
 fn read(plan: &Plan) -> Option<(&str, Declared)> {
     let arch = plan.metadata.str(keys::ARCHITECTURE).ok()??;
-    nextn::arch_with_heads(arch)?;
+    heads::find(arch)?;
     let count = |suffix: &str| plan.metadata.u32(&format!("{arch}.{suffix}")).ok();
     let declared = Declared {
         n_block: count(keys::BLOCK_COUNT)??,
@@ -252,12 +254,21 @@ fn head_tensor(plan: &Plan) -> Option<String> {
     projection.or_else(|| names().find(own)).cloned()
 }
 
-/// Returns the arrays that must have one entry per block.
-fn per_layer_arrays<'a>(metadata: &'a Metadata, arch: &str) -> Vec<(String, &'a Array)> {
-    let keys = PER_LAYER_KEYS.iter();
-    let keys = keys.map(|(suffix, _)| format!("{arch}.{suffix}"));
-    keys.filter_map(|key| Some((key.clone(), metadata.get(&key)?.as_array()?)))
-        .collect()
+/// Returns the arrays that must have one entry per block, and the other length that an array may have: that of
+/// the trunk, if heads have no entry.
+fn per_layer_arrays<'a>(
+    metadata: &'a Metadata,
+    arch: &str,
+    n_layer: u32,
+) -> Vec<(String, &'a Array, Option<usize>)> {
+    let of_trunk = heads::find(arch).map_or(&[][..], |head| head.trunk_arrays);
+    let arrays = PER_LAYER_KEYS.iter().filter_map(|(suffix, _)| {
+        let key = format!("{arch}.{suffix}");
+        let array = metadata.get(&key)?.as_array()?;
+        let other = of_trunk.contains(suffix).then_some(n_layer as usize);
+        Some((key, array, other))
+    });
+    arrays.collect()
 }
 
 /// Returns a tensor's name without `blk.N.`; empty for tensors outside of blocks.

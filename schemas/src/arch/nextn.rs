@@ -1,11 +1,11 @@
-//! MTP (NextN) heads: the tensors that only heads have, and the complete list for each
-//! architecture.
+//! MTP (NextN) heads: the tensors that only heads have, and the complete list for each architecture
+//! that models run. [`heads`](super::heads) is the table of all heads.
 //!
 //! [`head_tensors`] needs no hyperparameters: shapes are compared with those of the trunk's layers.
 
+use super::keys;
 use super::shared_tensors::{N_EMBD, N_VOCAB, N_VOCAB_DRAFT};
 use super::spec::{ArchSpec, Dim, MtpSpec, Need, Numbering, Scope, TensorSpec, Transform};
-use super::{all, by_name, keys};
 
 /// Prefix of these tensors after `blk.N.`.
 pub const NEXTN_PREFIX: &str = "nextn.";
@@ -102,6 +102,34 @@ pub struct HeadTensor {
     pub need: Need,
     /// Its shape.
     pub shape: HeadShape,
+    /// Name of a tensor that some heads have instead.
+    pub replaced_by: Option<&'static str>,
+}
+
+impl HeadTensor {
+    pub(super) const fn new(name: &'static str, need: Need, shape: HeadShape) -> HeadTensor {
+        HeadTensor {
+            name,
+            need,
+            shape,
+            replaced_by: None,
+        }
+    }
+
+    /// Checks whether a head lacks this tensor although it needs it. `has` checks whether the head has a
+    /// tensor of this name after `blk.N.`.
+    pub fn is_missing(&self, has: impl Fn(&str) -> bool) -> bool {
+        let mut names = std::iter::once(self.name).chain(self.replaced_by);
+        self.need == Need::Required && !names.any(has)
+    }
+
+    /// Names a tensor that some heads have instead.
+    pub(super) const fn or(self, name: &'static str) -> HeadTensor {
+        HeadTensor {
+            replaced_by: Some(name),
+            ..self
+        }
+    }
 }
 
 /// Shape of a head's tensor.
@@ -115,48 +143,33 @@ pub enum HeadShape {
     Joined,
     /// `{n_embd, n_vocab}`; in a trimmed head `{n_embd, n_vocab_draft}`.
     Vocab,
+    /// `{n_embd}` for each stream of hyper-connections, as one or two dimensions.
+    Streams,
+    /// Shape of a tensor outside of blocks.
+    Model(&'static str),
 }
 
 /// Returns all tensors that a head of this architecture may have: those of a layer, then those that
 /// only heads have.
 pub fn head_tensors(arch: &ArchSpec) -> impl Iterator<Item = HeadTensor> + use<> {
-    let layer = arch.head_layer().map(|spec| HeadTensor {
-        name: spec.gguf,
-        need: spec.need,
-        shape: HeadShape::Trunk,
-    });
+    let layer = arch.head_layer();
+    let layer = layer.map(|spec| HeadTensor::new(spec.gguf, spec.need, HeadShape::Trunk));
     let own = arch.mtp.as_ref().map_or(&[][..], |mtp| mtp.tensors);
     let others = own
         .iter()
         .filter(|spec| !spec.gguf.starts_with(NEXTN_PREFIX));
-    let others = others.map(|spec| own_tensor(spec.gguf, spec.need, HeadShape::Width));
+    let others = others.map(|spec| HeadTensor::new(spec.gguf, spec.need, HeadShape::Width));
     layer.chain(OWN_TENSORS.iter().copied()).chain(others)
-}
-
-/// Returns the architecture of this name, if it has heads.
-pub fn arch_with_heads(name: &str) -> Option<&'static ArchSpec> {
-    by_name(name).filter(|arch| arch.mtp.is_some())
-}
-
-/// Returns the names of all architectures with heads, for messages.
-pub fn names() -> String {
-    let with_heads = all().filter(|arch| arch.mtp.is_some());
-    let names: Vec<&str> = with_heads.map(|arch| arch.name).collect();
-    names.join(", ")
-}
-
-const fn own_tensor(name: &'static str, need: Need, shape: HeadShape) -> HeadTensor {
-    HeadTensor { name, need, shape }
 }
 
 /// Tensors of all heads in addition to those of a layer.
 const OWN_TENSORS: &[HeadTensor] = &[
-    own_tensor(EH_PROJ, Need::Required, HeadShape::Joined),
-    own_tensor(ENORM, Need::Required, HeadShape::Width),
-    own_tensor(HNORM, Need::Required, HeadShape::Width),
-    own_tensor(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
-    own_tensor(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
-    own_tensor(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
+    HeadTensor::new(EH_PROJ, Need::Required, HeadShape::Joined),
+    HeadTensor::new(ENORM, Need::Required, HeadShape::Width),
+    HeadTensor::new(HNORM, Need::Required, HeadShape::Width),
+    HeadTensor::new(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
+    HeadTensor::new(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
+    HeadTensor::new(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
 ];
 
 /// Entry of a per-layer array for an MTP layer.

@@ -106,6 +106,7 @@ pub(super) const QWEN35: ArchSpec = ArchSpec {
     hf_classes: &["Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"],
     tensors: &[OFFSET_ENDS, GATED_ATTENTION, DELTA_NET, DENSE],
     mtp: Some(nextn::SEPARATE),
+    interleaved_sections: true,
     ..ArchSpec::PLAIN
 };
 
@@ -123,5 +124,6 @@ pub(super) const QWEN35MOE: ArchSpec = ArchSpec {
         GATED_SHARED_EXPERT,
     ],
     mtp: Some(nextn::SEPARATE),
+    interleaved_sections: true,
     ..ArchSpec::PLAIN
 };

@@ -30,21 +30,32 @@ pub struct ArchSpec {
     pub yarn_whole_pairs: bool,
     /// Differences between the blocks of a model.
     pub blocks: BlockSpec,
+    /// True for drafts whose layers attend to the keys and values of their target.
+    pub assistant: bool,
     /// True if MTP heads read the trunk's hidden state before the final norm; false if after it.
     pub hidden_before_norm: bool,
+    /// True if positions of images have three coordinates (M-RoPE), each for the rotated pairs of one
+    /// remainder modulo 3.
+    pub interleaved_sections: bool,
 }
 
 /// Differences between the blocks of a model; with [`BlockSpec::EQUAL`], all are equal.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockSpec {
-    /// True if blocks may have different numbers of heads; the keys are then arrays.
+    /// True if blocks may have different numbers of heads, or feed-forward blocks of different widths; the
+    /// keys are then arrays.
     pub head_counts: bool,
     /// True if value heads may be narrower than key heads.
     pub narrow_values: bool,
     /// True if blocks without a window rotate only half of the elements that the key states.
     pub half_rotation: bool,
+    /// True if blocks with a window have their own head size, and the last blocks attend to the keys and
+    /// values of earlier ones.
+    pub window_heads: bool,
     /// True if no key states which blocks of the trunk are dense. A block with a router has experts.
     pub dense_by_tensors: bool,
+    /// True if blocks with experts have a dense feed-forward block beside them.
+    pub dense_beside_experts: bool,
 }
 
 impl BlockSpec {
@@ -52,7 +63,9 @@ impl BlockSpec {
         head_counts: false,
         narrow_values: false,
         half_rotation: false,
+        window_heads: false,
         dense_by_tensors: false,
+        dense_beside_experts: false,
     };
 }
 
@@ -72,7 +85,9 @@ impl ArchSpec {
         query_width: |h| h.head_dim,
         yarn_whole_pairs: true,
         blocks: BlockSpec::EQUAL,
+        assistant: false,
         hidden_before_norm: false,
+        interleaved_sections: false,
     };
 }
 
@@ -397,6 +412,11 @@ impl ArchSpec {
         super::DRAFTS.iter().any(|draft| draft.name == self.name)
     }
 
+    /// Checks whether the files of a draft are made with those of its target: its tokenizer and layers.
+    pub fn needs_target(&self) -> bool {
+        self.is_draft() && !self.assistant
+    }
+
     /// Returns all tensors of a model: those outside of layers, trunk layers, MTP layers. Tensors
     /// without elements are left out.
     pub fn expected(&'static self, hparams: &Hparams) -> Vec<Expected> {
@@ -459,7 +479,7 @@ impl ArchSpec {
             Scope::Layer => true,
             Scope::Attention => kind != LayerKind::Recurrent,
             Scope::Recurrent => kind == LayerKind::Recurrent,
-            Scope::Dense => !hparams.has_experts(layer),
+            Scope::Dense => !hparams.has_experts(layer) || self.blocks.dense_beside_experts,
             Scope::Experts => hparams.has_experts(layer),
             Scope::Mtp => kind == LayerKind::Mtp,
         };

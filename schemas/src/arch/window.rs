@@ -23,9 +23,41 @@ pub struct Window {
     /// `rope.freq_base_swa`: base of RoPE frequencies in these layers, which have no RoPE scaling;
     /// `None` to use the base and scaling of the other layers.
     pub rope_freq_base: Option<f32>,
+    /// Head size of these layers, if they have their own.
+    pub heads: Option<WindowHeads>,
     /// For each block, true if it has the window; false for MTP layers unless the file has an entry for
     /// each block.
     pub layers: Vec<bool>,
+}
+
+/// Head size of layers with a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowHeads {
+    /// `attention.key_length_swa`: elements of a head.
+    pub head_dim: u64,
+    /// `rope.dimension_count_swa`: elements of a head with RoPE.
+    pub n_rot: u64,
+}
+
+impl WindowHeads {
+    /// Reads the keys; `head_dim` is the size of other layers' heads.
+    fn read(read: &Reader<'_>, head_dim: u64) -> Result<WindowHeads, HparamsError> {
+        let own = read.optional(keys::KEY_LENGTH_SWA, head_dim)?;
+        let value = read.optional(keys::VALUE_LENGTH_SWA, own)?;
+        if own == 0 || value != own {
+            let expected = format!("{own}, the key length, and at least 1");
+            return Err(read.range(keys::VALUE_LENGTH_SWA, value, expected));
+        }
+        let n_rot = read.optional(keys::ROPE_DIMENSION_COUNT_SWA, own)?;
+        if n_rot > own || !n_rot.is_multiple_of(2) {
+            let expected = format!("an even number up to the head width {own}");
+            return Err(read.range(keys::ROPE_DIMENSION_COUNT_SWA, n_rot, expected));
+        }
+        Ok(WindowHeads {
+            head_dim: own,
+            n_rot,
+        })
+    }
 }
 
 impl WindowSpec {
@@ -34,10 +66,12 @@ impl WindowSpec {
         sliding(self.period, n_layer)
     }
 
-    /// Reads the window of a model with these numbers of trunk layers and blocks, if it has one.
+    /// Reads the window of a model with these numbers of trunk layers and blocks, if it has one; `head_dim`
+    /// is the head size of layers without it.
     pub(super) fn read(
         &self,
         read: &Reader<'_>,
+        head_dim: u64,
         n_layer: u32,
         n_block: u32,
     ) -> Result<Option<Window>, HparamsError> {
@@ -72,6 +106,10 @@ impl WindowSpec {
         Ok(Some(Window {
             size,
             rope_freq_base: base.or(self.rope_freq_base),
+            heads: match read.arch.blocks.window_heads {
+                true => Some(WindowHeads::read(read, head_dim)?),
+                false => None,
+            },
             layers,
         }))
     }

@@ -2,10 +2,13 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::folder_of;
+use super::{beside, folder_of};
+
+/// Ending of the hidden file of [`lock_beside`].
+const LOCK: &str = "lock";
 
 /// Identity of a file under any name: device and inode.
 pub(super) type FileId = (u64, u64);
@@ -56,6 +59,19 @@ pub fn lock_folder_of(path: &Path) -> io::Result<File> {
     // An error means that the file system has no locks.
     let _ = folder.lock();
     Ok(folder)
+}
+
+/// Locks a hidden file beside `path` until the result is dropped, so that one process at a time makes the file.
+/// Calls `waiting` if another process holds the lock, and waits for it. A file system without locks locks
+/// nothing.
+///
+/// # Errors
+/// The hidden file cannot be made.
+pub fn lock_beside(path: &Path, waiting: &dyn Fn()) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    options.custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    open_locked(&beside(path, LOCK), &options, Some(waiting))
 }
 
 /// Checks whether the path still names this open file.

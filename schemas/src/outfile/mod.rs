@@ -13,8 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use hidden::beside;
-pub use lock::lock_folder_of;
 pub(crate) use lock::{is_at, open_locked};
+pub use lock::{lock_beside, lock_folder_of};
 pub use names::{Destination, Existing, OutputNames};
 pub use partial::{Partial, publish};
 pub(crate) use space::{Need, check_space};

@@ -89,6 +89,45 @@ impl Partial {
         ))
     }
 
+    /// Makes an output that is another name of a complete file, without copying it. `None` if the file system
+    /// cannot do this, such as between two file systems.
+    ///
+    /// # Errors
+    /// The folder is not writable.
+    pub fn linked(path: &Path, complete: &Path) -> Result<Option<Partial>, OutfileError> {
+        let made = tempfile::Builder::new()
+            .prefix(&partial_prefix(path))
+            .rand_bytes(N_RANDOM)
+            .suffix(PARTIAL)
+            .make_in(folder_of(path), |hidden| {
+                fs::hard_link(complete, hidden)?;
+                File::options().read(true).write(true).open(hidden)
+            });
+        let (file, hidden) = match made.map_err(without_path) {
+            Ok(made) => made.into_parts(),
+            Err(error) => {
+                let lacks_links = [
+                    io::ErrorKind::CrossesDevices,
+                    io::ErrorKind::PermissionDenied,
+                    io::ErrorKind::Unsupported,
+                    io::ErrorKind::TooManyLinks,
+                ];
+                return match lacks_links.contains(&error.kind()) {
+                    true => Ok(None),
+                    false => Err(OutfileError::io(path, error)),
+                };
+            }
+        };
+        // Only protects the hidden file from being removed as a stray.
+        let _ = file.try_lock();
+        Ok(Some(Partial {
+            path: path.to_path_buf(),
+            file,
+            hidden: Hidden::Temporary(hidden),
+            is_new: fs::symlink_metadata(path).is_err(),
+        }))
+    }
+
     /// Opens the file that an earlier run kept for each path, or creates one that is kept if this
     /// run fails.
     ///
@@ -350,6 +389,22 @@ mod tests {
         // A file that existed before is replaced.
         publish(vec![filled(&path, b"other")]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"other");
+    }
+
+    #[test]
+    fn a_complete_file_gets_another_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let [part, path] = ["part", "m"].map(|name| folder.path().join(name));
+        fs::write(&part, "complete").unwrap();
+        let linked = Partial::linked(&path, &part).unwrap().unwrap();
+        drop(linked);
+        assert_eq!(names(folder.path()), ["part"]);
+        let linked = Partial::linked(&path, &part).unwrap().unwrap();
+        publish(vec![linked]).unwrap();
+        assert_eq!(names(folder.path()), ["m", "part"]);
+        assert_eq!(fs::read(&path).unwrap(), b"complete");
+        let elsewhere = Partial::linked(Path::new("/proc/m"), &part);
+        assert!(elsewhere.is_err() || elsewhere.unwrap().is_none());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod agreement;
 mod bench;
 mod card;
+mod conformance;
 mod convert;
 mod counters;
 mod demo;
@@ -40,10 +41,14 @@ mod trace;
 mod tune;
 mod verify;
 mod vocab;
+mod work;
 
 pub use agreement::{AgreementReport, AgreementTexts, SpeculatorAgreement};
 pub use bench::{BenchReport, PrefillCost, WidthCost};
 pub use card::{CardDraft, CardFile, CardReport};
+pub use conformance::{
+    ConformanceReport, ConformanceRound, ConformanceTrace, ExpectedTrace, TraceResult, TracedFile,
+};
 pub use convert::{ConvertReport, SourceReport};
 pub use counters::{Counters, DraftPosition, SpeculatorCounters};
 pub use demo::{DemoReport, Stage};
@@ -86,6 +91,10 @@ pub use verify::{
 };
 pub use vocab::{
     CoverageReport, GraftVocabReport, MapVocabReport, SplitVocabReport, TrimVocabReport,
+};
+pub use work::{
+    FinishReport, FinishedFile, PartFile, PartManifest, RunReport, WorkContent, WorkFile,
+    WorkInput, WorkKind, WorkOutput, WorkPlan, WorkShard, WorkSlice, WorkSource, WorkTensor,
 };
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
@@ -145,10 +154,13 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "bench-tasks": TasksReport,
         "build-lookup": BuildLookupReport,
         "card": CardReport,
+        "conformance": ConformanceReport,
+        "conformance-trace": ConformanceTrace,
         "convert": ConvertReport,
         "demo": DemoReport,
         "devices": DevicesReport,
         "draft-flags": DraftFlagsReport,
+        "finish": FinishReport,
         "generate": GenerateReport,
         "spec-trace": TraceRound,
         "graft-mtp": GraftReport,
@@ -169,6 +181,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "rebuild": RebuildReport,
         "repair-mtp": RepairReport,
         "requantize-mtp": RequantizeMtpReport,
+        "run": RunReport,
         "set-metadata": MetadataReport,
         "split": PartsReport,
         "split-mtp": SplitReport,
@@ -179,5 +192,7 @@ pub fn json_schemas() -> Vec<(&'static str, Schema)> {
         "tune-measurements": TuneMeasurements,
         "verify": VerifyReport,
         "verify-url": ServerReport,
+        "work-part": PartManifest,
+        "work-plan": WorkPlan,
     }
 }

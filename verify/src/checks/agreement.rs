@@ -63,7 +63,7 @@ pub(super) fn runs(
 }
 
 /// Returns the speculators to compare.
-fn kinds(settings: &[Setting]) -> impl Iterator<Item = SpecType> {
+pub(super) fn kinds(settings: &[Setting]) -> impl Iterator<Item = SpecType> {
     let kinds = settings.iter().filter_map(Setting::kind);
     kinds.filter(|kind| kind.spec().model.is_some())
 }

@@ -7,8 +7,8 @@ use kernels::backend::Backend;
 use runner::context::Context;
 use schemas::input;
 use schemas::report::{
-    BaselineReport, Counters, KlDivergence, Measure, MeasureKind, PromptScores, SpeculatorVerdict,
-    Spread, TargetScores, Verdict, VerifyReport,
+    BaselineReport, Counters, DraftPosition, KlDivergence, Measure, MeasureKind, PromptScores,
+    SpeculatorVerdict, Spread, TargetScores, Verdict, VerifyReport,
 };
 
 use crate::error::Error;
@@ -137,7 +137,7 @@ impl Baseline {
             let kept = self.read_prompt(prompt, before.n_top, now)?;
             sums.n_prompts += 1;
             sums.n_same_text += u64::from(prompt.tokens == now.tokens);
-            each_row(context, &prompt.tokens, |position, row| {
+            each_row(context, prompt.tokens[..].into(), |position, row| {
                 sums.add(&kept[position], row);
             })?;
         }
@@ -156,8 +156,9 @@ impl Baseline {
         for speculator in &now.speculators {
             let same = |s: &&SpeculatorVerdict| s.name == speculator.name;
             if let Some(before) = self.report.speculators.iter().find(same) {
+                let is_same_length = now.n_draft_max == self.report.n_draft_max;
                 let counters = [&before.counters, &speculator.counters];
-                let acceptances = self.acceptances(counters, is_same_text);
+                let acceptances = self.acceptances(counters, is_same_text, is_same_length);
                 let speeds = [before, speculator].map(|s| Some(s.speed.as_ref()?.tokens_per_s));
                 let speed = self.speed(now, speeds);
                 measures.extend(acceptances.into_iter().chain(speed).map(|measure| Measure {
@@ -237,18 +238,26 @@ impl Baseline {
 
     /// Compares acceptance rates at each position of a draft. If the texts are the same, so are the
     /// chances, and any larger decrease is the drafter's fault; otherwise the statistical error is
-    /// tolerated too.
-    fn acceptances(&self, counters: [&Counters; 2], is_same_text: bool) -> Vec<Measure> {
+    /// tolerated too. Positions that drafts of the same maximum length no longer reach count as rejected.
+    fn acceptances(
+        &self,
+        counters: [&Counters; 2],
+        is_same_text: bool,
+        is_same_length: bool,
+    ) -> Vec<Measure> {
         let [before, after] = counters;
-        let places = before
-            .by_draft_position
-            .iter()
-            .zip(&after.by_draft_position);
         let mut measures = Vec::new();
-        for (i, (before, after)) in (1..).zip(places) {
-            let (Some(x), Some(y)) = (before.acceptance, after.acceptance) else {
+        for (i, before) in before.by_draft_position.iter().enumerate() {
+            let never = DraftPosition {
+                acceptance: Some(0.0),
+                ..*before
+            };
+            let after = after.by_draft_position.get(i);
+            let after = after.or(is_same_length.then_some(&never));
+            let (Some(x), Some(after)) = (before.acceptance, after) else {
                 continue;
             };
+            let Some(y) = after.acceptance else { continue };
             if before.n_drafted.min(after.n_drafted) < MIN_DRAFTS {
                 continue;
             }
@@ -261,7 +270,7 @@ impl Baseline {
             let limit = x - self.tolerances.acceptance - chance;
             let measure = at_least(MeasureKind::Acceptance, x, y, limit);
             measures.push(Measure {
-                draft_position: Some(i),
+                draft_position: Some(i as u32 + 1),
                 ..measure
             });
         }

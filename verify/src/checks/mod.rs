@@ -12,6 +12,7 @@ mod catch_panic;
 mod failed_checks;
 mod invariance;
 mod matrix;
+mod merge;
 mod prompt_decoder;
 mod setting;
 mod speed;
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
+use runner::batch::NO_TOKEN;
 use runner::cache::CacheConfig;
 use runner::context::ContextConfig;
 use runner::loaded_models::LoadedModels;
@@ -52,6 +54,7 @@ use verdicts::{compare, judge};
 pub use baseline::{Baseline, Tolerances};
 pub use invariance::InvarianceConfig;
 pub use matrix::{Matrix, MatrixConfig};
+pub use merge::merge;
 pub use prompt_decoder::DecodeOptions;
 pub use surface::SurfaceConfig;
 
@@ -131,6 +134,8 @@ pub struct VerifyConfig {
     pub surface: Option<SurfaceConfig>,
     /// An earlier report; this one must not be worse.
     pub baseline: Option<Baseline>,
+    /// Part of the checks, by its index in [`units`]; `None` for all.
+    pub unit: Option<usize>,
     /// Returns true if decoding has to end.
     pub stop: fn() -> bool,
 }
@@ -154,9 +159,53 @@ pub struct Machine<B: Backend> {
 
 impl VerifyConfig {
     fn is_asked(&self, stage: Stage) -> bool {
+        let is_of_target = stage == Stage::Invariance;
+        if is_of_target && !self.checks_target() {
+            return false;
+        }
         self.stages.contains(&stage) || (stage == Stage::Speed && self.min_speedup.is_some())
     }
 }
+
+impl VerifyConfig {
+    /// True if the checks of the target are part of this run.
+    fn checks_target(&self) -> bool {
+        self.unit.is_none_or(|unit| unit == 0)
+    }
+
+    /// Returns the settings to verify, given the speculators.
+    fn settings(&self, spec_types: &[SpecType]) -> Vec<Setting> {
+        let all = Setting::all(spec_types, self.spec_types.is_some());
+        match self.unit {
+            None => all,
+            Some(0) => Vec::new(),
+            Some(unit) => all.into_iter().skip(unit - 1).take(1).collect(),
+        }
+    }
+
+    /// Returns the speculators to verify.
+    fn types(&self, files: &Files) -> Vec<SpecType> {
+        match &self.spec_types {
+            Some(types) => types.clone(),
+            None => files.default_spec_types(),
+        }
+    }
+}
+
+/// Returns the names of the parts of a verification, which can run on several machines: the checks of the target,
+/// then those of each speculator and of the chain. [`merge`] joins their reports.
+///
+/// # Errors
+/// A file cannot be used.
+pub fn units(config: &VerifyConfig) -> Result<Vec<String>, Error> {
+    let files = Files::open(&config.model, &config.drafts)?;
+    let settings = Setting::all(&config.types(&files), config.spec_types.is_some());
+    let names = settings.iter().map(Setting::name);
+    Ok([TARGET.to_owned()].into_iter().chain(names).collect())
+}
+
+/// Name of the checks of the target.
+const TARGET: &str = "target";
 
 /// Runs all checks; a failed check is reported, not an error. The invariance check also runs on
 /// `others`, which differ in their number of threads.
@@ -169,10 +218,7 @@ pub fn verify<B: Backend>(
     config: &VerifyConfig,
 ) -> Result<VerifyReport, Error> {
     let files = Files::open(&config.model, &config.drafts)?;
-    let spec_types = match &config.spec_types {
-        Some(types) => types.clone(),
-        None => files.default_spec_types(),
-    };
+    let spec_types = config.types(&files);
     let requests: Vec<Request> = config
         .prompts
         .iter()
@@ -202,7 +248,11 @@ pub fn verify<B: Backend>(
         verdict: Verdict::Pass,
     };
     if config.is_asked(Stage::Preflight) {
-        let tokens: Vec<Vec<u32>> = requests.iter().map(|r| r.tokens.clone()).collect();
+        let tokens = |request: &Request| {
+            let tokens = request.tokens.iter().copied();
+            tokens.filter(|&token| token != NO_TOKEN).collect()
+        };
+        let tokens: Vec<Vec<u32>> = requests.iter().map(tokens).collect();
         let found = preflight(&files, &spec_types, &tokens)?;
         report.failed = found.findings.iter().filter_map(failed_fit).collect();
         report.fit = Some(found);
@@ -211,7 +261,7 @@ pub fn verify<B: Backend>(
     // A model that cannot work is not run.
     let is_measured = config.surface.is_some() || Stage::NAMES.into_iter().any(is_run);
     if report.failed.is_empty() && is_measured {
-        let settings = Setting::all(&spec_types, config.spec_types.is_some());
+        let settings = config.settings(&spec_types);
         run_all(
             machine,
             others,
@@ -244,7 +294,7 @@ fn run_all<B: Backend>(
     let runs = settings.iter().chain(std::iter::once(&plain));
     let runs = runs.map(|setting| config.options.run(setting, requests.len(), n_ctx));
     let mut runs: Vec<_> = runs.collect();
-    if config.is_asked(Stage::Agreement) {
+    if asks_agreement(config, settings) {
         runs.extend(agreement::runs(config, settings, requests.len(), n_ctx));
     }
     if let Some(surface) = &config.surface {
@@ -256,7 +306,7 @@ fn run_all<B: Backend>(
     if decoding.into_iter().any(|stage| config.is_asked(stage)) {
         decode_all(&bench, config, settings, report)?;
     }
-    if config.is_asked(Stage::Agreement) && !is_broken(report) {
+    if asks_agreement(config, settings) && !is_broken(report) {
         let target = report.target.as_ref();
         let (found, failed) =
             agreement::agreement(&bench, config, settings, target, report.fit.as_ref())?;
@@ -270,8 +320,8 @@ fn run_all<B: Backend>(
         report.surface = Some(found);
         report.failed.extend(failed);
     }
-    if config.is_asked(Stage::Invariance) && !is_broken(report) {
-        let texts = named_texts(requests, config.invariance);
+    let texts = named_texts(requests, config.invariance);
+    if config.is_asked(Stage::Invariance) && !is_broken(report) && !texts.is_empty() {
         let machines: Vec<&Machine<B>> = [machine].into_iter().chain(others).collect();
         match catch_panic(|| invariance(&loaded, &machines, &texts, config)) {
             Ok(found) => {
@@ -285,6 +335,12 @@ fn run_all<B: Backend>(
         }
     }
     Ok(())
+}
+
+/// True if drafts at known positions are compared here; a machine that drafts nothing leaves it to the others.
+fn asks_agreement(config: &VerifyConfig, settings: &[Setting]) -> bool {
+    let is_own = config.unit.is_none() || agreement::kinds(settings).next().is_some();
+    is_own && config.is_asked(Stage::Agreement)
 }
 
 /// True if the target cannot decode.
@@ -340,6 +396,9 @@ fn decode_all<B: Backend>(
         let cells = matrix::run(bench, config, matrix, settings)?;
         report.failed.extend(cells.failed);
         report.matrix = cells.cells;
+    }
+    if !config.checks_target() {
+        return Ok(());
     }
     let scored =
         catch_panic(|| score_all(bench, config, &plain.completions, speeds.as_ref(), report));
@@ -406,13 +465,18 @@ fn score_all<B: Backend>(
     report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let (loaded, requests) = (bench.loaded, bench.requests);
+    // The other scores of a report have only tokens.
     let texts = requests.iter().zip(plain);
+    let texts = texts.filter(|(request, _)| request.embeddings.is_empty());
     let texts = texts.map(|(request, plain)| Scored {
         id: &request.id,
         tokens: [&request.tokens[..], &plain.tokens].concat(),
         n_prompt: request.tokens.len(),
     });
     let texts: Vec<Scored<'_>> = texts.collect();
+    if texts.is_empty() {
+        return Ok(());
+    }
     let earlier = config
         .baseline
         .iter()
@@ -439,7 +503,10 @@ fn score_all<B: Backend>(
         .failed
         .extend(not_finite.map(|first| failed_scores(&scores, &first)));
     report.target = Some(scores);
-    if let Some(request) = requests.iter().find(|request| !request.tokens.is_empty()) {
+    let mut of_tokens = requests
+        .iter()
+        .filter(|request| request.embeddings.is_empty());
+    if let Some(request) = of_tokens.find(|request| !request.tokens.is_empty()) {
         let n_width = (config.options.drafting.limits.n_max + 1).min(N_ROWS);
         let tokens: Vec<u32> = request
             .tokens
@@ -462,9 +529,10 @@ fn score_all<B: Backend>(
     Ok(())
 }
 
-/// Returns the prompts, cut to the size of the invariance check.
+/// Returns the prompts without embeddings, cut to the size of the invariance check.
 fn named_texts(requests: &[Request], config: InvarianceConfig) -> Vec<NamedText> {
-    let texts = requests.iter().filter(|request| !request.tokens.is_empty());
+    let is_text = |request: &&Request| !request.tokens.is_empty() && request.embeddings.is_empty();
+    let texts = requests.iter().filter(is_text);
     let text = |request: &Request| NamedText {
         id: request.id.clone(),
         tokens: request.tokens[..request.tokens.len().min(config.n_tokens)].to_vec(),

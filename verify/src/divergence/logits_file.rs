@@ -115,6 +115,14 @@ impl LogitsReader {
         })
     }
 
+    /// Skips the rows of chunks.
+    pub(super) fn skip_chunks(&mut self, n: usize) -> Result<(), Error> {
+        // The size of the file, which was checked, is the limit.
+        let n_bytes = n * self.header.n_chunk_rows() * self.header.row_bytes();
+        let skipped = self.file.seek_relative(n_bytes as i64);
+        skipped.map_err(|e| logits_error(&self.path, e))
+    }
+
     /// Reads the next rows.
     pub(super) fn rows(&mut self, n: usize) -> Result<Vec<BaseRow>, Error> {
         let (n_vocab, row_bytes) = (self.header.n_vocab, self.header.row_bytes());

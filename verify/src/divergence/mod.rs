@@ -4,9 +4,11 @@
 pub mod exchange;
 pub mod logits_file;
 mod row;
+mod scores;
 mod statistics;
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use runner::context::{Context, ContextConfig};
 use runner::loaded_models::load_context;
 use runner::model_files::ModelFile;
 use schemas::progress::{Task, Unit};
-use schemas::report::{KldReport, ModelDivergence, SCHEMA_VERSION};
+use schemas::report::KldReport;
 use schemas::threads;
 
 use crate::error::Error;
@@ -26,6 +28,8 @@ use crate::scores::N_ROWS;
 
 use logits_file::{LogitsReader, LogitsWriter};
 use row::{BaseRow, RowScore, score_rows};
+use scores::ModelScores;
+pub use scores::Scores;
 
 /// The distributions that others are compared with.
 pub enum Base<'a> {
@@ -56,11 +60,21 @@ pub struct KldConfig {
 /// is damaged or cannot be written.
 pub fn divergence<B: Backend>(
     backend: &Arc<B>,
-    mut base: Base<'_>,
+    base: Base<'_>,
     files: &[ModelFile],
     text: &Text,
     config: &KldConfig,
 ) -> Result<KldReport, Error> {
+    let n_chunks = n_chunks(text, config)?;
+    let scores = score(backend, base, files, text, config, 0..n_chunks)?;
+    Ok(scores.report())
+}
+
+/// Returns the number of chunks that are scored.
+///
+/// # Errors
+/// The text is shorter than one chunk.
+pub fn n_chunks(text: &Text, config: &KldConfig) -> Result<usize, Error> {
     let n_ctx = config.n_ctx;
     if text.tokens.len() < n_ctx {
         return Err(Error::ShortText {
@@ -69,7 +83,22 @@ pub fn divergence<B: Backend>(
             n_ctx,
         });
     }
-    let n_chunks = (text.tokens.len() / n_ctx).min(config.n_chunks_max.unwrap_or(usize::MAX));
+    Ok((text.tokens.len() / n_ctx).min(config.n_chunks_max.unwrap_or(usize::MAX)))
+}
+
+/// Scores some chunks of a text. Scores of consecutive ranges can be joined ([`Scores::append`]).
+///
+/// # Errors
+/// See [`divergence`].
+pub fn score<B: Backend>(
+    backend: &Arc<B>,
+    mut base: Base<'_>,
+    files: &[ModelFile],
+    text: &Text,
+    config: &KldConfig,
+    range: Range<usize>,
+) -> Result<Scores, Error> {
+    let n_ctx = config.n_ctx;
     let sizes = ContextConfig {
         cache: CacheConfig {
             n_seq: 1,
@@ -87,17 +116,20 @@ pub fn divergence<B: Backend>(
     };
     let contexts = files.iter().map(load);
     let mut contexts: Vec<Context<B>> = contexts.collect::<Result<_, _>>()?;
-    let tokens = &text.tokens[..n_chunks * n_ctx];
+    let tokens = &text.tokens[range.start * n_ctx..range.end * n_ctx];
     let n_vocab = match &base {
         Base::Model(file) => file.hparams.n_vocab as usize,
         Base::Logits(reader) => reader.header.n_vocab,
     };
+    if let Base::Logits(reader) = &mut base {
+        reader.skip_chunks(range.start)?;
+    }
     let mut saved = match &config.save {
         Some(path) => Some(LogitsWriter::create(path, n_ctx, n_vocab, tokens)?),
         None => None,
     };
 
-    let task = Task::start("divergence", n_chunks as u64, Unit::Steps("chunks"));
+    let task = Task::start("divergence", range.len() as u64, Unit::Steps("chunks"));
     let mut base_surprises = Vec::new();
     let mut scores: Vec<Vec<RowScore>> = vec![Vec::new(); files.len()];
     for chunk in tokens.chunks_exact(n_ctx) {
@@ -137,23 +169,20 @@ pub fn divergence<B: Backend>(
     if let Some(saved) = saved {
         saved.publish()?;
     }
-    let models = files.iter().zip(&scores).map(|(file, scores)| {
+    let models = files.iter().zip(scores).map(|(file, rows)| {
         file.plan.check_unchanged()?;
-        Ok(statistics::model_divergence(file, scores, &base_surprises))
+        Ok(ModelScores::new(file, rows))
     });
-    Ok(KldReport {
-        schema_version: SCHEMA_VERSION,
-        provenance: None,
+    Ok(Scores {
         base: match &base {
             Base::Model(file) => file.path.display().to_string(),
             Base::Logits(reader) => reader.path.display().to_string(),
         },
         text: matches!(base, Base::Model(_)).then(|| text.name.clone()),
         n_ctx,
-        n_chunks,
-        n_scored: base_surprises.len(),
-        base_perplexity: statistics::perplexity(&base_surprises),
-        models: models.collect::<Result<Vec<ModelDivergence>, Error>>()?,
+        n_chunks: range.len(),
+        base_surprises,
+        models: models.collect::<Result<Vec<ModelScores>, Error>>()?,
     })
 }
 

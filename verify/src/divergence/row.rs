@@ -34,7 +34,7 @@ impl BaseRow {
 }
 
 /// Scores of another model at one position.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RowScore {
     /// Negative log-probability of the next token of the text.
     pub(super) surprise: f64,

@@ -1,10 +1,10 @@
 //! Means, percentiles and standard errors of the scores of all positions.
 
-use runner::model_files::ModelFile;
 use runner::statistics::percentile;
 use schemas::report::{Distribution, Estimate, HistogramBin, ModelDivergence, Percentile};
 
 use super::row::RowScore;
+use super::scores::ModelScores;
 
 /// The percentiles of a distribution, from the maximum to the minimum.
 const PERCENTS: [f64; 13] = [
@@ -87,11 +87,8 @@ fn exp(mean: Estimate) -> Estimate {
 }
 
 /// Summarizes the scores of a model; `base` has the negative log-probabilities of the base.
-pub(super) fn model_divergence(
-    file: &ModelFile,
-    scores: &[RowScore],
-    base: &[f64],
-) -> ModelDivergence {
+pub(super) fn model_divergence(model: &ModelScores, base: &[f64]) -> ModelDivergence {
+    let scores = &model.rows;
     let of = |number: fn(&RowScore) -> f64| scores.iter().map(number).collect::<Vec<f64>>();
     let surprises = of(|score| score.surprise);
     let (own, base_mean) = (mean(&surprises), mean(base));
@@ -113,11 +110,10 @@ pub(super) fn model_divergence(
     let rms = mean_square.value.sqrt();
     let kld = of(|score| score.kld);
     let same_top = of(|score| f64::from(u8::from(score.same_top)));
-    let plan = &file.plan;
     ModelDivergence {
-        model: file.path.display().to_string(),
-        size_bytes: std::fs::metadata(&file.path).map_or(0, |found| found.len()),
-        bits_per_weight: plan.data_bytes() as f64 * 8.0 / plan.n_elements().max(1) as f64,
+        model: model.model.clone(),
+        size_bytes: model.size_bytes,
+        bits_per_weight: model.bits_per_weight,
         perplexity: own_perplexity,
         ln_perplexity_ratio: ln_ratio,
         perplexity_ratio: exp(ln_ratio),

@@ -1,9 +1,11 @@
 //! [`Collector`]: sums of the inputs of weights.
 //!
 //! Sums are `f64` and are added in the order of the tokens, whatever the number of threads and of chunks in a
-//! pass: a thread adds all rows of its columns.
+//! pass: a thread adds all rows of its columns. The sums of a group of chunks are complete before they are added to
+//! the total, so that another machine can make them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,10 +32,26 @@ pub(super) struct Collector {
 
 #[derive(Default)]
 struct State {
+    /// Sums of the current group.
     tensors: Vec<TensorSums>,
+    /// Sums of the groups before it, of the same tensors.
+    totals: Vec<TensorSums>,
     /// Index of each tensor.
     by_name: HashMap<String, usize>,
     invalid: Option<InvalidInput>,
+}
+
+impl State {
+    /// Returns the index of a tensor, which is added if it is new.
+    fn add(&mut self, name: String) -> usize {
+        if let Some(&index) = self.by_name.get(&name) {
+            return index;
+        }
+        self.tensors.push(TensorSums::named(&name));
+        self.totals.push(TensorSums::named(&name));
+        self.by_name.insert(name, self.tensors.len() - 1);
+        self.tensors.len() - 1
+    }
 }
 
 /// Sums of one tensor, empty before its first row.
@@ -62,6 +80,21 @@ pub(super) struct InvalidInput {
     pub(super) value: f32,
 }
 
+impl fmt::Display for InvalidInput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let InvalidInput {
+            tensor,
+            column,
+            value,
+            ..
+        } = self;
+        write!(
+            f,
+            "tensor {tensor}: column {column} is {value}, expected numbers whose squares can be added"
+        )
+    }
+}
+
 /// Columns of one matrix, with the rows that are added to them.
 struct Job<'a> {
     rows: &'a [usize],
@@ -82,17 +115,48 @@ impl Collector {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Continues with the sums of an earlier run.
-    pub(super) fn restore(&self, tensors: Vec<TensorSums>) {
+    /// Continues with the sums of an earlier run: of the groups that it completed, and of its last one.
+    pub(super) fn restore(&self, totals: Vec<TensorSums>, group: Vec<TensorSums>) {
         let mut state = self.state();
-        let names = tensors.iter().map(|sums| sums.name.clone());
-        state.by_name = names.zip(0..).collect();
-        state.tensors = tensors;
+        for total in totals {
+            let index = state.add(total.name.clone());
+            state.totals[index] = total;
+        }
+        for sums in group {
+            let index = state.add(sums.name.clone());
+            state.tensors[index] = sums;
+        }
     }
 
-    /// Returns a copy of the sums of all tensors.
-    pub(super) fn sums(&self) -> Vec<TensorSums> {
+    /// Returns a copy of the sums of the groups that are complete, with an entry for every tensor.
+    pub(super) fn totals(&self) -> Vec<TensorSums> {
+        self.state().totals.clone()
+    }
+
+    /// Returns a copy of the sums of the current group.
+    pub(super) fn group(&self) -> Vec<TensorSums> {
         self.state().tensors.clone()
+    }
+
+    /// Returns the sums of the current group, and starts the next one.
+    pub(super) fn take_group(&self) -> Vec<TensorSums> {
+        let tensors = &mut self.state().tensors;
+        let group = tensors.clone();
+        tensors.iter_mut().for_each(|sums| sums.counts.clear());
+        group
+    }
+
+    /// Adds the sums of the current group to those before it, and starts the next one.
+    pub(super) fn end_group(&self) {
+        let state = &mut *self.state();
+        for (total, group) in state.totals.iter_mut().zip(&mut state.tensors) {
+            if let Some(invalid) = total.merge(group)
+                && state.invalid.is_none()
+            {
+                state.invalid = Some(invalid);
+            }
+            group.counts.clear();
+        }
     }
 
     /// Returns the first invalid input so far.
@@ -103,8 +167,12 @@ impl Collector {
     /// Returns the sums of all tensors that had rows, as entries of a file.
     pub(super) fn entries(&self) -> BTreeMap<String, ImatrixEntry> {
         let state = self.state();
-        let seen = state.tensors.iter().filter(|sums| !sums.counts.is_empty());
-        seen.map(|sums| (sums.name.clone(), sums.entry())).collect()
+        let sums = state.totals.iter().zip(&state.tensors);
+        entries(sums.map(|(total, group)| {
+            let mut sums = total.clone();
+            sums.merge(group);
+            sums
+        }))
     }
 }
 
@@ -113,17 +181,10 @@ impl InputObserver for Collector {
         if VOCABULARY.contains(&tensor.name) && !self.process_output {
             return None;
         }
-        let State {
-            tensors, by_name, ..
-        } = &mut *self.state();
-        let index = *by_name.entry(tensor.name.to_owned()).or_insert_with(|| {
-            tensors.push(TensorSums {
-                name: tensor.name.to_owned(),
-                ..TensorSums::default()
-            });
-            tensors.len() - 1
-        });
-        tensors[index].describe(tensor);
+        let state = &mut *self.state();
+        let index = state.add(tensor.name.to_owned());
+        state.tensors[index].describe(tensor);
+        state.totals[index].describe(tensor);
         Some(index)
     }
 
@@ -136,7 +197,56 @@ impl InputObserver for Collector {
     }
 }
 
+/// Returns the sums of all tensors that had rows, as entries of a file.
+pub(super) fn entries(
+    sums: impl IntoIterator<Item = TensorSums>,
+) -> BTreeMap<String, ImatrixEntry> {
+    let seen = sums.into_iter().filter(|sums| !sums.counts.is_empty());
+    seen.map(|sums| (sums.name.clone(), sums.entry())).collect()
+}
+
 impl TensorSums {
+    /// Sums of a tensor without rows.
+    pub(super) fn named(name: &str) -> TensorSums {
+        TensorSums {
+            name: name.to_owned(),
+            ..TensorSums::default()
+        }
+    }
+
+    /// Adds the sums of another group of chunks. Returns the first column whose sum of squares is no longer a number
+    /// of the file.
+    pub(super) fn merge(&mut self, group: &TensorSums) -> Option<InvalidInput> {
+        if group.counts.is_empty() {
+            return None;
+        }
+        if self.counts.is_empty() {
+            self.squares = vec![0.0; group.squares.len()];
+            self.sums = vec![0.0; group.sums.len()];
+            self.counts = vec![0; group.counts.len()];
+        }
+        let pairs = [
+            (&mut self.squares, &group.squares),
+            (&mut self.sums, &group.sums),
+        ];
+        for (totals, added) in pairs {
+            for (total, added) in totals.iter_mut().zip(added) {
+                *total += added;
+            }
+        }
+        for (total, added) in self.counts.iter_mut().zip(&group.counts) {
+            *total += added;
+        }
+        let limit = f64::from(f32::MAX);
+        let at = self.squares.iter().position(|square| *square > limit)?;
+        Some(InvalidInput {
+            tensor: self.name.clone(),
+            row: 0,
+            column: at % self.n_columns.max(1),
+            value: self.squares[at] as f32,
+        })
+    }
+
     /// Sets the shape; drops restored sums of another shape.
     fn describe(&mut self, tensor: &ObservedTensor<'_>) {
         self.n_columns = tensor.n_columns;
@@ -346,6 +456,43 @@ mod tests {
         };
         // Only the first is large enough for threads.
         assert_eq!(add(2048), add(7));
+    }
+
+    #[test]
+    fn groups_are_added_when_they_are_complete() {
+        let collector = Collector::new(false);
+        let tensor = register(&collector, "blk.0.attn_q.weight", 1, Routing::All).unwrap();
+        let observe = |collector: &Collector, value: f32| {
+            let values = [value, -value];
+            let rows = InputRows {
+                values: &values,
+                n_columns: 2,
+                routes: None,
+            };
+            collector.observe(tensor, &rows);
+        };
+        for value in [0.1, 0.2, 0.3] {
+            observe(&collector, value);
+        }
+        let before = collector.entries();
+        collector.end_group();
+        assert_eq!(collector.entries(), before);
+        observe(&collector, 0.7);
+        let after = collector.entries();
+        // An unfinished group is restored as it was.
+        let restored = Collector::new(false);
+        restored.restore(collector.totals(), collector.group());
+        register(&restored, "blk.0.attn_q.weight", 1, Routing::All);
+        assert_eq!(restored.entries(), after);
+        for collector in [&collector, &restored] {
+            observe(collector, 1e19);
+            collector.end_group();
+            observe(collector, 1.8e19);
+            assert_eq!(collector.invalid(), None);
+            collector.end_group();
+        }
+        assert_eq!(restored.invalid().unwrap().column, 0);
+        assert_eq!(restored.totals(), collector.totals());
     }
 
     #[test]

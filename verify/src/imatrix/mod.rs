@@ -6,9 +6,11 @@ mod follower;
 mod state;
 pub mod statistics;
 
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::backend::Backend;
@@ -18,7 +20,8 @@ use runner::loaded_models::{ObservedModels, load_observed};
 use runner::model_files::{Files, ModelFile};
 use runner::observe::InputObserver;
 use runner::speculate::{DraftKind, SpecType};
-use schemas::imatrix::{ImatrixFile, ImatrixFormat};
+use schemas::gguf::{Array, Plan, Value};
+use schemas::imatrix::{ImatrixEntry, ImatrixFile, ImatrixFormat};
 use schemas::progress::{Task, Unit};
 use schemas::report::Estimate;
 use schemas::threads;
@@ -27,9 +30,27 @@ use crate::error::Error;
 use crate::perplexity::Text;
 use crate::scores::log_sum_exp;
 
-use collector::Collector;
+use collector::{Collector, TensorSums};
 use follower::{Follower, N_OUTPUTS, Pass};
 use state::State;
+pub(crate) use state::f64_tensor;
+
+/// Maximum number of groups of chunks; see [`groups`].
+const MAX_GROUPS: usize = 64;
+/// Group lengths are multiples of so many chunks, which a pass evaluates together by default.
+const GROUP_STEP: usize = 4;
+
+/// Divides chunks into groups. The sums of each group are complete before they are added to the total, so that
+/// machines that share the groups get the same bits as one machine.
+pub fn groups(n_chunks: usize) -> impl ExactSizeIterator<Item = Range<usize>> {
+    let len = group_len(n_chunks);
+    (0..n_chunks.div_ceil(len)).map(move |i| i * len..((i + 1) * len).min(n_chunks))
+}
+
+fn group_len(n_chunks: usize) -> usize {
+    let len = n_chunks.div_ceil(MAX_GROUPS);
+    len.next_multiple_of(GROUP_STEP).max(GROUP_STEP)
+}
 
 /// Size and content of a collection.
 #[derive(Clone, Debug)]
@@ -95,27 +116,20 @@ pub struct Collected {
 pub struct Progress<'a> {
     /// Number of chunks that were added.
     pub n_done: usize,
-    collector: &'a Collector,
-    surprises: Surprises,
+    sums: &'a Sums,
     texts: &'a [Text],
     n_ctx: usize,
-    n_heads: usize,
     resume: Option<&'a Resume>,
 }
 
 impl Progress<'_> {
     /// Returns the matrix of the chunks so far.
     pub fn file(&self) -> ImatrixFile {
-        let to_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let names = self.texts.iter().map(|text| text.name.as_str().into());
-        ImatrixFile {
-            format: ImatrixFormat::Gguf,
-            datasets: names.collect(),
-            n_chunks: to_u32(self.n_done),
-            chunk_size: to_u32(self.n_ctx),
-            n_heads: to_u32(self.n_heads),
-            entries: self.collector.entries(),
-        }
+        let Sums {
+            collector, n_heads, ..
+        } = self.sums;
+        let entries = collector.entries();
+        file(self.texts, self.n_ctx, self.n_done, *n_heads, entries)
     }
 
     /// Writes the state file, from which a run with the same settings can continue.
@@ -128,10 +142,59 @@ impl Progress<'_> {
         };
         let state = State {
             n_done: self.n_done,
-            surprises: self.surprises,
-            tensors: self.collector.sums(),
+            n_heads: self.sums.n_heads,
+            surprises: self.sums.surprises,
+            tensors: self.sums.collector.totals(),
+            group_surprises: self.sums.group,
+            group: self.sums.collector.group(),
         };
         state.write(path, settings)
+    }
+}
+
+/// Returns a matrix with the names of its texts.
+fn file(
+    texts: &[Text],
+    n_ctx: usize,
+    n_chunks: usize,
+    n_heads: usize,
+    entries: BTreeMap<String, ImatrixEntry>,
+) -> ImatrixFile {
+    let to_u32 = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let names = texts.iter().map(|text| text.name.as_str().into());
+    ImatrixFile {
+        format: ImatrixFormat::Gguf,
+        datasets: names.collect(),
+        n_chunks: to_u32(n_chunks),
+        chunk_size: to_u32(n_ctx),
+        n_heads: to_u32(n_heads),
+        entries,
+    }
+}
+
+/// Sums of the chunks so far.
+struct Sums {
+    collector: Arc<Collector>,
+    /// Negative log-probabilities in the groups that are complete.
+    surprises: Surprises,
+    /// Negative log-probabilities in the current group.
+    group: Surprises,
+    n_heads: usize,
+}
+
+impl Sums {
+    fn new(config: &ImatrixConfig) -> Sums {
+        Sums {
+            collector: Arc::new(Collector::new(config.process_output)),
+            surprises: Surprises::default(),
+            group: Surprises::default(),
+            n_heads: 0,
+        }
+    }
+
+    fn end_group(&mut self) {
+        self.collector.end_group();
+        self.surprises.merge(std::mem::take(&mut self.group));
     }
 }
 
@@ -155,7 +218,185 @@ pub fn collect<B: Backend, E: From<Error>>(
         None => None,
     };
     let state = state.unwrap_or_default();
-    let n_seq = (config.n_batch / config.n_ctx).clamp(1, chunks.len());
+    let n_resumed = state.n_done.min(chunks.len());
+    let mut sums = Sums::new(config);
+    (sums.surprises, sums.group) = (state.surprises, state.group_surprises);
+    sums.collector.restore(state.tensors, state.group);
+    let range = n_resumed..chunks.len();
+    evaluate(
+        backend,
+        files,
+        &chunks,
+        range,
+        config,
+        &mut sums,
+        |n_done, sums| {
+            if ends_group(n_done, chunks.len()) {
+                sums.end_group();
+                check_sums(files, config, n_done, sums)?;
+            }
+            after_pass(&Progress {
+                n_done,
+                sums,
+                texts,
+                n_ctx: config.n_ctx,
+                resume,
+            })
+        },
+    )?;
+    let n_chunks = chunks.len();
+    let entries = sums.collector.entries();
+    Ok(Collected {
+        file: file(texts, config.n_ctx, n_chunks, sums.n_heads, entries),
+        n_chunks,
+        n_resumed,
+        perplexity: config.perplexity.then(|| sums.surprises.perplexity()),
+    })
+}
+
+/// Returns the number of chunks that [`collect`] evaluates.
+///
+/// # Errors
+/// There is no complete chunk.
+pub fn n_chunks(texts: &[Text], config: &ImatrixConfig) -> Result<usize, Error> {
+    Ok(chunks(texts, config)?.len())
+}
+
+/// Collects the sums of consecutive groups of chunks, for [`join_groups`]. Returns one file for each group.
+///
+/// # Errors
+/// See [`collect`].
+pub fn collect_groups<B: Backend>(
+    backend: &Arc<B>,
+    files: &Files,
+    texts: &[Text],
+    config: &ImatrixConfig,
+    range: Range<usize>,
+) -> Result<Vec<Plan>, Error> {
+    let chunks = chunks(texts, config)?;
+    let mut plans = Vec::new();
+    let mut sums = Sums::new(config);
+    let mut start = range.start;
+    evaluate(
+        backend,
+        files,
+        &chunks,
+        range,
+        config,
+        &mut sums,
+        |n_done, sums| {
+            if ends_group(n_done, chunks.len()) {
+                let state = State {
+                    n_done: n_done - std::mem::replace(&mut start, n_done),
+                    n_heads: sums.n_heads,
+                    surprises: std::mem::take(&mut sums.group),
+                    tensors: sums.collector.take_group(),
+                    ..State::default()
+                };
+                plans.push(state.plan(GROUP_SETTINGS));
+            }
+            Ok::<(), Error>(())
+        },
+    )?;
+    Ok(plans)
+}
+
+/// Adds the sums of all groups, in their order. `texts` are the names of the texts.
+///
+/// # Errors
+/// A file has no sums of a group, or their total is too large.
+pub fn join_groups<'a>(
+    texts: &[PathBuf],
+    config: &ImatrixConfig,
+    groups: impl IntoIterator<Item = (&'a Path, &'a Plan)>,
+) -> Result<Collected, Error> {
+    let mut totals: Vec<TensorSums> = Vec::new();
+    let mut by_name: HashMap<String, usize> = HashMap::new();
+    let (mut n_chunks, mut n_heads) = (0, 0);
+    let mut surprises = Surprises::default();
+    for (path, plan) in groups {
+        let state = State::of(plan, path, GROUP_SETTINGS)?;
+        n_chunks += state.n_done;
+        n_heads = state.n_heads;
+        surprises.merge(state.surprises);
+        for sums in state.tensors {
+            let index = *by_name.entry(sums.name.clone()).or_insert_with(|| {
+                totals.push(TensorSums {
+                    n_columns: sums.n_columns,
+                    n_matrices: sums.n_matrices,
+                    is_routed: sums.is_routed,
+                    ..TensorSums::named(&sums.name)
+                });
+                totals.len() - 1
+            });
+            let total = &mut totals[index];
+            let is_same = [total.n_columns, total.n_matrices] == [sums.n_columns, sums.n_matrices];
+            let invalid = match is_same {
+                true => total.merge(&sums).map(|found| found.to_string()),
+                false => Some(format!(
+                    "tensor {}: another shape than in other groups",
+                    sums.name
+                )),
+            };
+            if let Some(message) = invalid {
+                let path = path.to_path_buf();
+                return Err(Error::State { path, message });
+            }
+        }
+    }
+    let names = texts.iter().map(|path| Text {
+        name: path.display().to_string(),
+        bos: None,
+        tokens: Vec::new(),
+    });
+    let names: Vec<Text> = names.collect();
+    let entries = collector::entries(totals);
+    Ok(Collected {
+        file: file(&names, config.n_ctx, n_chunks, n_heads, entries),
+        n_chunks,
+        n_resumed: 0,
+        perplexity: config.perplexity.then(|| surprises.perplexity()),
+    })
+}
+
+/// Settings in the file of a group: the plan of the work has the others.
+const GROUP_SETTINGS: &str = "group";
+
+/// Returns true if a group ends after a number of chunks.
+fn ends_group(n_done: usize, n_chunks: usize) -> bool {
+    n_done == n_chunks || n_done.is_multiple_of(group_len(n_chunks))
+}
+
+/// Fails if an input was not a number.
+fn check_sums(
+    files: &Files,
+    config: &ImatrixConfig,
+    chunk: usize,
+    sums: &Sums,
+) -> Result<(), Error> {
+    let Some(found) = sums.collector.invalid() else {
+        return Ok(());
+    };
+    Err(Error::InvalidActivation {
+        model: model_of(files, draft_file(files, config)?, &found.tensor),
+        tensor: found.tensor,
+        chunk: config.first_chunk + chunk,
+        column: found.column,
+        value: found.value,
+    })
+}
+
+/// Evaluates a range of chunks. Calls `after_pass` with the number of chunks that were added; passes end with groups.
+fn evaluate<B: Backend, E: From<Error>>(
+    backend: &Arc<B>,
+    files: &Files,
+    chunks: &[Vec<u32>],
+    range: Range<usize>,
+    config: &ImatrixConfig,
+    sums: &mut Sums,
+    mut after_pass: impl FnMut(usize, &mut Sums) -> Result<(), E>,
+) -> Result<(), E> {
+    let n_seq = (config.n_batch / config.n_ctx).clamp(1, range.len().max(1));
     let n_part = config.n_ctx.min(config.n_batch);
     let sizes = ContextConfig {
         cache: CacheConfig {
@@ -167,14 +408,10 @@ pub fn collect<B: Backend, E: From<Error>>(
         n_batch: n_seq * n_part,
         n_outputs: N_OUTPUTS,
     };
-    let collector = Arc::new(Collector::new(config.process_output));
-    let n_resumed = state.n_done.min(chunks.len());
-    let mut surprises = state.surprises;
-    collector.restore(state.tensors);
-    let observer: Arc<dyn InputObserver> = Arc::<Collector>::clone(&collector);
+    let observer: Arc<dyn InputObserver> = Arc::<Collector>::clone(&sums.collector);
     let loaded = load_observed(files, backend, config.draft, sizes, &observer);
     let ObservedModels { mut target, draft } = loaded.map_err(Error::from)?;
-    let n_heads = match &draft {
+    sums.n_heads = match &draft {
         Some(draft) if draft.kind == DraftKind::Mtp => draft.context.model().n_heads(),
         _ => 0,
     };
@@ -190,25 +427,16 @@ pub fn collect<B: Backend, E: From<Error>>(
             draft_file.is_some_and(|file| file.plan.tensor(&name).is_some())
         })
     });
-
-    let progress = |n_done, surprises| Progress {
-        n_done,
-        collector: &collector,
-        surprises,
-        texts,
-        n_ctx: config.n_ctx,
-        n_heads,
-        resume,
-    };
     let task = Task::start("imatrix", chunks.len() as u64, Unit::Steps("chunks"));
-    task.advance(n_resumed as u64);
-    let mut n_done = n_resumed;
-    while n_done < chunks.len() {
-        let end = match config.stop_every {
-            Some(every) => n_seq.min(every - n_done % every),
-            None => n_seq,
-        };
-        let chunks = &chunks[n_done..chunks.len().min(n_done + end)];
+    task.advance(range.start as u64);
+    let mut n_done = range.start;
+    while n_done < range.end {
+        let to_multiple = |every: usize| every - n_done % every;
+        let mut len = n_seq.min(to_multiple(group_len(chunks.len())));
+        if let Some(every) = config.stop_every {
+            len = len.min(to_multiple(every));
+        }
+        let chunks = &chunks[n_done..range.end.min(n_done + len)];
         (0..chunks.len()).for_each(|seq| _ = target.truncate(seq, 0));
         for start in (0..config.n_ctx).step_by(n_part) {
             let pass = Pass {
@@ -218,34 +446,23 @@ pub fn collect<B: Backend, E: From<Error>>(
             };
             target.run(&pass.batch(), None);
             if config.process_output || config.perplexity {
-                evaluate_outputs(&mut target, pass, config, &mut surprises);
+                evaluate_outputs(&mut target, pass, config, &mut sums.group);
             }
             if let Some(follower) = &mut follower {
                 follower.follow(pass, &target);
             }
             target.check().map_err(Error::from)?;
-            if let Some(found) = collector.invalid() {
-                return Err(Error::InvalidActivation {
-                    model: model_of(files, draft_file, &found.tensor),
-                    tensor: found.tensor,
-                    chunk: config.first_chunk + n_done + found.row / (pass.end - start) + 1,
-                    column: found.column,
-                    value: found.value,
-                }
-                .into());
+            if let Some(found) = sums.collector.invalid() {
+                let chunk = n_done + found.row / (pass.end - start) + 1;
+                check_sums(files, config, chunk, sums)?;
             }
         }
         n_done += chunks.len();
         task.advance(chunks.len() as u64);
-        after_pass(&progress(n_done, surprises))?;
+        after_pass(n_done, sums)?;
     }
     files.check_unchanged().map_err(Error::from)?;
-    Ok(Collected {
-        file: progress(n_done, surprises).file(),
-        n_chunks: n_done,
-        n_resumed,
-        perplexity: config.perplexity.then(|| surprises.perplexity()),
-    })
+    Ok(())
 }
 
 /// Returns the file of the draft.
@@ -346,6 +563,31 @@ impl Surprises {
             self.sum += value;
             self.squares += value * value;
         }
+    }
+
+    /// Adds the sums of another group of chunks.
+    fn merge(&mut self, group: Surprises) {
+        self.n += group.n;
+        self.sum += group.sum;
+        self.squares += group.squares;
+    }
+
+    /// Returns the sums as numbers of a file.
+    fn numbers(self) -> Vec<f64> {
+        vec![self.n as f64, self.sum, self.squares]
+    }
+
+    /// Reads the sums from numbers of a file.
+    fn of(numbers: &Array) -> Option<Surprises> {
+        let number = |i| match numbers.get(i) {
+            Some(Value::F64(number)) => Some(number),
+            _ => None,
+        };
+        Some(Surprises {
+            n: number(0)? as u64,
+            sum: number(1)?,
+            squares: number(2)?,
+        })
     }
 
     /// Returns the perplexity; the error is propagated through `exp`.

@@ -21,11 +21,12 @@ const SPECIAL_TOKENS: &[&str] = &[
 ];
 
 pub(super) fn judge(files: &Files, draft: DraftFile<'_>) -> Result<Vec<FitFinding>, Error> {
+    let kind = draft.draft_kind();
     let DraftFile {
         model, file: draft, ..
     } = draft;
     let mut findings = Vec::new();
-    if model.kind == DraftKind::Mtp {
+    if kind == DraftKind::Mtp {
         findings.extend(keys(&files.model, draft));
     }
     // Keys of a head are compared above, and a head in the target's file has the same keys.

@@ -46,7 +46,7 @@ pub fn preflight(
         let surveyed = survey_file(draft.file)?;
         n_tensors += surveyed.tensors.len();
         // Head tensors of a separate file are compared with the target's layers.
-        let siblings = match draft.model.kind {
+        let siblings = match draft.draft_kind() {
             DraftKind::Mtp => &target,
             _ => &surveyed,
         };
@@ -84,6 +84,11 @@ impl SurveyedTensor<'_> {
     /// True if it is a matrix: two dimensions or more.
     fn is_matrix(&self) -> bool {
         self.tensor.logical_shape().len() > 1
+    }
+
+    /// True if it is a matrix, or one of a single row by the architecture's table.
+    fn is_projection(&self) -> bool {
+        self.is_matrix() || self.spec.is_some_and(|spec| spec.shape.len() > 1)
     }
 
     /// True if it has a row for each token; rows of unused tokens may be untrained.

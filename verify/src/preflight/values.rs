@@ -38,7 +38,7 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
             );
         }
         // A bias may be zero.
-        Some(Defect::Zero) if surveyed.is_matrix() || surveyed.is_norm() => {
+        Some(Defect::Zero) if surveyed.is_projection() || surveyed.is_norm() => {
             return fail(FitCause::Zero, "all values are zero".to_owned());
         }
         Some(Defect::ZeroPart(part)) => {

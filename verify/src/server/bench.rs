@@ -9,7 +9,7 @@ use super::client::{Client, Reply, Settings};
 use super::counters::Counters;
 use crate::error::Error;
 use crate::loops::longest_loop;
-use crate::prompts::Prompt;
+use crate::prompts::{self, Prompt};
 use crate::report::ratio;
 use crate::spread::{compare_speeds, spread};
 use crate::tasks::{aggregate, flags, rounded};
@@ -50,6 +50,7 @@ impl Timed {
 /// # Errors
 /// The server cannot be reached, or refuses a request.
 pub fn bench_server(config: &ServerBenchConfig) -> Result<TasksReport, Error> {
+    prompts::check_text(&config.prompts)?;
     let client = Client::new(&config.url, config.key.clone())?;
     let n_predict = |prompt: &Prompt| prompt.n_predict.map_or(config.n_predict, usize::from);
     let settings = |prompt: &Prompt, is_plain| Settings {

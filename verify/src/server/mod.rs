@@ -16,7 +16,7 @@ use schemas::report::{
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::prompts::Prompt;
+use crate::prompts::{self, Prompt};
 use crate::report::ratio;
 pub use bench::{ServerBenchConfig, bench_server};
 use client::{Client, Reply, Settings};
@@ -59,6 +59,7 @@ struct Case<'a> {
 /// # Errors
 /// The server cannot be reached, or refuses a request.
 pub fn check_server(config: &ServerCheckConfig) -> Result<ServerReport, Error> {
+    prompts::check_text(&config.prompts)?;
     let client = Client::new(&config.url, config.key.clone())?;
     let other = config.url2.as_ref();
     let other = other.map(|url| Client::new(url, config.key.clone()));

@@ -164,6 +164,7 @@ forward! {
     fn download_experts(routes: &Routes, n: usize) -> Vec<u32>;
     fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);
     fn add_expert_bias(x: &mut Buffer, bias: &Weight, routes: &Routes, n: usize);
+    fn scale_experts(x: &mut Buffer, factors: &Weight, routes: &Routes, dim: usize, n: usize);
     fn combine_experts(routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer);
 }
 

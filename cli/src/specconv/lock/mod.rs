@@ -17,7 +17,7 @@ use crate::flags;
 use crate::output::{self, Format};
 use crate::report_file::OverwriteArgs;
 
-/// Run a command and record its inputs and outputs in a lock file
+/// Run a command and record its files in a lock file
 ///
 /// Runs COMMAND, which may be every command that writes models, and publishes a TOML file together with its
 /// outputs: the arguments, the version of the program, the hashes of all inputs and outputs, and of a checkpoint

@@ -14,13 +14,15 @@ use convert::{MtpMode, OutType};
 use indexmap::IndexMap;
 use quantize::{Decision, FType, Quantized};
 use schemas::gguf::{DType, Plan, ShardStyle, shard_by};
-use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict};
+use schemas::report::{QuantizeReport, SCHEMA_VERSION, Verdict, WorkKind};
 
 use self::options::Options;
 use self::table::Table;
 use super::input::Inputs;
+use super::work::models::ModelWork;
 use super::write::{FileLine, Model, WriteArgs, default_path, fill_templates};
 use crate::output;
+use crate::work::{Divisible, Work};
 
 /// Quantize a model
 ///
@@ -98,22 +100,19 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         output::data(&recipe::to_text(&options)?)?;
         return Ok(Verdict::Pass);
     }
-    let mut inputs = Inputs::new(&args.write);
-    args.recipe.iter().for_each(|path| inputs.add(path));
-    let ftypes = options.ftypes()?;
-    let paths = output_paths(&options, &ftypes)?;
-    let input = inputs.open(options.input()?, OutType::F32, MtpMode::Inline)?;
-    let models = plan(&options, &ftypes, &input, &mut inputs)?;
-    let notes: Vec<Vec<String>> = models.iter().map(notes).collect();
-    notes.iter().flatten().for_each(|note| output::note(note));
+    let Planned {
+        ftypes,
+        input,
+        inputs,
+        models,
+        notes,
+        files,
+    } = Planned::open(args, &options)?;
     let write = WriteArgs {
         threads: options.threads.unwrap_or_default(),
         max_buffer_size: options.max_buffer_size,
         ..args.write.clone()
     };
-    let files = models.iter().zip(&paths);
-    let files = files.map(|(quantized, path)| model(quantized, path, &options));
-    let files: Vec<Model> = files.collect::<anyhow::Result<_>>()?;
     let written = write.write_all(files, &inputs, &journal_options(&options))?;
     let outputs = written.models.into_iter().zip(notes);
     let mut reports = Vec::new();
@@ -135,6 +134,53 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     }
     output::results(write.format(), &reports, &|report| Text(report).to_string())?;
     Ok(Verdict::Pass)
+}
+
+/// The files to write.
+struct Planned {
+    ftypes: Vec<FType>,
+    input: Plan,
+    inputs: Inputs,
+    models: Vec<Quantized>,
+    /// Notes on each model, already printed.
+    notes: Vec<Vec<String>>,
+    files: Vec<Model>,
+}
+
+impl Planned {
+    fn open(args: &Args, options: &Options) -> anyhow::Result<Planned> {
+        let mut inputs = Inputs::new(&args.write);
+        args.recipe.iter().for_each(|path| inputs.add(path));
+        let ftypes = options.ftypes()?;
+        let paths = output_paths(options, &ftypes)?;
+        let input = inputs.open(options.input()?, OutType::F32, MtpMode::Inline)?;
+        let models = plan(options, &ftypes, &input, &mut inputs)?;
+        let notes: Vec<Vec<String>> = models.iter().map(notes).collect();
+        notes.iter().flatten().for_each(|note| output::note(note));
+        let files = models.iter().zip(&paths);
+        let files = files.map(|(quantized, path)| model(quantized, path, options));
+        Ok(Planned {
+            files: files.collect::<anyhow::Result<_>>()?,
+            ftypes,
+            input,
+            inputs,
+            models,
+            notes,
+        })
+    }
+}
+
+impl Divisible for Args {
+    fn kind(&self) -> WorkKind {
+        WorkKind::Quantize
+    }
+
+    fn open(&self) -> anyhow::Result<Box<dyn Work + '_>> {
+        let options = self.effective()?;
+        let Planned { inputs, files, .. } = Planned::open(self, &options)?;
+        let work = ModelWork::new(&self.write, files, inputs, journal_options(&options))?;
+        Ok(Box::new(work))
+    }
 }
 
 /// Formats the options that determine the output bytes: threads and buffer size do not.

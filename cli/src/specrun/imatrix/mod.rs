@@ -1,6 +1,7 @@
 //! `specrun imatrix`: importance matrices for quantization.
 
 mod text;
+mod work;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ use crate::report_file::{self, OverwriteArgs, ReportFile};
 /// Evaluates texts and writes sums over the inputs of each weight, which specconv quantize --imatrix and
 /// llama-quantize read. The file is the one that llama-imatrix writes, entry by entry.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     model: ModelArgs,
     /// Text file; may be given several times
@@ -126,37 +127,68 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
         let hint = "give one: -f TEXT.txt; --in-file adds files that exist";
         return Err(Hinted::new("no text was given", hint).into());
     }
-    let outfile = args.outfile.clone().unwrap_or_else(|| {
-        PathBuf::from(match args.output_format {
-            ImatrixFormat::Gguf => "imatrix.gguf",
-            ImatrixFormat::Dat => "imatrix.dat",
-        })
-    });
-    let mut inputs: Vec<&Path> = args.file.iter().map(PathBuf::as_path).collect();
-    inputs.extend(args.in_file.iter().map(PathBuf::as_path));
-    if !args.file.is_empty() {
-        inputs.push(args.model.path()?);
-        inputs.extend(args.model_draft.as_ref().map(ModelFile::path).transpose()?);
-    }
-    let mut names = OutputNames::new(inputs, args.overwrite.existing());
-    let target = ReportFile::regular(&outfile, &mut names)?;
-    let mut file = merged(args)?;
+    let outfile = args.outfile();
+    let target = args.claim(&outfile)?;
+    let file = merged(args)?;
     let collected = match args.file.is_empty() {
         true => None,
         false => Some(evaluate(args, &outfile, &file)?),
     };
+    finish(args, &outfile, target, file, collected)
+}
+
+impl Args {
+    /// Returns the path of the file to write.
+    fn outfile(&self) -> PathBuf {
+        let default = match self.output_format {
+            ImatrixFormat::Gguf => "imatrix.gguf",
+            ImatrixFormat::Dat => "imatrix.dat",
+        };
+        self.outfile.clone().unwrap_or_else(|| default.into())
+    }
+
+    /// Returns the files that are read.
+    fn inputs(&self) -> anyhow::Result<Vec<&Path>> {
+        let mut inputs: Vec<&Path> = self.file.iter().map(PathBuf::as_path).collect();
+        inputs.extend(self.in_file.iter().map(PathBuf::as_path));
+        if !self.file.is_empty() {
+            inputs.push(self.model.path()?);
+            inputs.extend(self.draft()?);
+        }
+        Ok(inputs)
+    }
+
+    /// Returns the file of the draft.
+    fn draft(&self) -> anyhow::Result<Option<&Path>> {
+        self.model_draft.as_ref().map(ModelFile::path).transpose()
+    }
+
+    /// Claims the name of the file to write.
+    fn claim(&self, outfile: &Path) -> anyhow::Result<ReportFile> {
+        let mut names = OutputNames::new(self.inputs()?, self.overwrite.existing());
+        ReportFile::regular(outfile, &mut names)
+    }
+}
+
+/// Adds the collected sums to `file`, writes it, and prints the result.
+fn finish(
+    args: &Args,
+    outfile: &Path,
+    target: ReportFile,
+    mut file: ImatrixFile,
+    collected: Option<Collected>,
+) -> anyhow::Result<Verdict> {
     if let Some(collected) = &collected {
         add(&mut file, collected)?;
     }
-    write(&file, &outfile, target, args.output_format)?;
+    write(&file, outfile, target, args.output_format)?;
     if args.resume {
-        remove(&state_path(&outfile))?;
+        remove(&state_path(outfile))?;
     }
     let mut report = report(args, &file, collected.as_ref());
     report.path = Some(outfile.display().to_string());
     if args.json && collected.is_some() {
-        let draft = args.model_draft.as_ref().map(ModelFile::path).transpose()?;
-        let models = [args.model.path()?].into_iter().chain(draft);
+        let models = [args.model.path()?].into_iter().chain(args.draft()?);
         report.provenance = Some(provenance(models, None)?);
     }
     output::result(Format::of(args.json), &report, &text::Written(&report))?;
@@ -198,46 +230,27 @@ fn add(file: &mut ImatrixFile, collected: &Collected) -> anyhow::Result<()> {
 
 /// Evaluates the texts. `before` is the matrix to which the sums will be added.
 fn evaluate(args: &Args, outfile: &Path, before: &ImatrixFile) -> anyhow::Result<Collected> {
-    let model = args.model.path()?;
-    let draft = args.model_draft.as_ref().map(ModelFile::path).transpose()?;
-    let drafts = DraftFiles {
-        models: draft.map(Path::to_path_buf).into_iter().collect(),
-        ..DraftFiles::default()
-    };
-    let files = Files::open(model, &drafts)?;
-    let kind = draft_kind(args, &files)?;
-    if kind.is_none() && files.model.hparams.n_mtp() > 0 {
-        output::note(&"the MTP head is left out; --nextn collects it");
-    }
-    let texts: Vec<Text> = args
-        .file
-        .iter()
-        .map(|path| read_text(path, &files, args.parse_special))
-        .collect::<anyhow::Result<_>>()?;
+    let Opened {
+        files,
+        texts,
+        config,
+    } = Opened::new(args)?;
     if before.chunk_size > 0 && before.chunk_size != args.ctx_size {
         output::warning(&format_args!(
             "chunks of {}, expected {} as in --in-file, which the result records",
             args.ctx_size, before.chunk_size
         ));
     }
-    let types = args.model.caches.types();
     let config = ImatrixConfig {
-        n_ctx: args.ctx_size as usize,
-        n_batch: args.batch_size as usize,
-        first_chunk: args.from_chunk as usize,
-        n_chunks_max: args.chunks.map(|n| n as usize),
-        process_output: args.process_output,
-        perplexity: !args.no_ppl,
-        draft: kind,
-        types,
         resume: match args.resume {
             true => Some(Resume {
                 path: state_path(outfile),
-                settings: settings(args, model, draft)?,
+                settings: settings(args, args.model.path()?, args.draft()?)?,
             }),
             false => None,
         },
         stop_every: Some(args.save_frequency as usize).filter(|&n| n > 0),
+        ..config
     };
     let mut n_saved = 0;
     let after_pass = |progress: &Progress<'_>| -> anyhow::Result<()> {
@@ -267,6 +280,54 @@ fn evaluate(args: &Args, outfile: &Path, before: &ImatrixFile) -> anyhow::Result
     Ok(collected)
 }
 
+/// The models and texts of a collection.
+struct Opened {
+    files: Files,
+    texts: Vec<Text>,
+    /// The configuration of an uninterrupted run.
+    config: ImatrixConfig,
+}
+
+impl Opened {
+    fn new(args: &Args) -> anyhow::Result<Opened> {
+        let draft = args.draft()?;
+        let drafts = DraftFiles {
+            models: draft.map(Path::to_path_buf).into_iter().collect(),
+            ..DraftFiles::default()
+        };
+        let files = Files::open(args.model.path()?, &drafts)?;
+        let kind = draft_kind(args, &files)?;
+        if kind.is_none() && files.model.hparams.n_mtp() > 0 {
+            output::note(&"the MTP head is left out; --nextn collects it");
+        }
+        let texts = args.file.iter();
+        let texts = texts.map(|path| read_text(path, &files, args.parse_special));
+        Ok(Opened {
+            texts: texts.collect::<anyhow::Result<_>>()?,
+            files,
+            config: args.config(kind),
+        })
+    }
+}
+
+impl Args {
+    /// Returns the configuration of an uninterrupted run.
+    fn config(&self, draft: Option<SpecType>) -> ImatrixConfig {
+        ImatrixConfig {
+            n_ctx: self.ctx_size as usize,
+            n_batch: self.batch_size as usize,
+            first_chunk: self.from_chunk as usize,
+            n_chunks_max: self.chunks.map(|n| n as usize),
+            process_output: self.process_output,
+            perplexity: !self.no_ppl,
+            draft,
+            types: self.model.caches.types(),
+            resume: None,
+            stop_every: None,
+        }
+    }
+}
+
 /// Returns the draft that is evaluated with the model.
 fn draft_kind(args: &Args, files: &Files) -> anyhow::Result<Option<SpecType>> {
     let shown = files.model.path.display();
@@ -279,6 +340,12 @@ fn draft_kind(args: &Args, files: &Files) -> anyhow::Result<Option<SpecType>> {
         let head = files.default_spec_types().first().copied();
         return Ok(head.filter(|_| args.nextn));
     };
+    if draft.hparams.assistant.is_some() {
+        let draft = draft.path.display();
+        let hint = "quantize an assistant without an importance matrix";
+        let message = format!("{draft}: an assistant attends to keys and values of the model");
+        return Err(Hinted::new(message, hint).into());
+    }
     let draft = draft.path.display();
     let kind = files.default_spec_types().first().copied();
     let model = kind.and_then(|kind| kind.spec().model.as_ref());

@@ -1,6 +1,7 @@
 //! `specrun kld`: the divergence of quantized models from their base.
 
 mod html;
+mod work;
 
 use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
@@ -29,7 +30,7 @@ use crate::report_file::{OverwriteArgs, ReportFile};
 /// All models evaluate the text together, so no file of logits is needed. The numbers are those of
 /// llama-perplexity --kl-divergence: over complete chunks, the second half of each chunk is scored.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     /// The base model, then the models to compare with it; without a base if --base-logits is given
     #[arg(value_name = "MODEL.gguf", required = true)]
     models: Vec<PathBuf>,
@@ -87,17 +88,7 @@ pub(super) struct Args {
 const N_CTX: u32 = 512;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let inputs = args
-        .models
-        .iter()
-        .chain(&args.base_logits)
-        .chain(&args.file);
-    let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
-    let pages = Pages::new(
-        &[(&args.markdown, markdown), (&args.html, html::html)],
-        &inputs,
-        args.overwrite.existing(),
-    )?;
+    let pages = args.pages()?;
     if let Some(path) = &args.save_logits {
         for (flag, page) in [("--markdown", &args.markdown), ("--html", &args.html)] {
             ensure!(
@@ -106,70 +97,112 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
                 path.display()
             );
         }
-        let mut names = OutputNames::new(inputs.iter().copied(), args.overwrite.existing());
+        let mut names = OutputNames::new(args.inputs(), args.overwrite.existing());
         ReportFile::regular(path, &mut names)?;
     }
-    let (first, others) = args.models.split_first().context("no model")?;
-    let files = Files::open(first, &DraftFiles::default())?;
-    let opened = others.iter().map(|path| ModelFile::new(path));
-    let opened: Vec<ModelFile> = opened.collect::<Result<_, _>>()?;
-    same_vocabulary(&files.model, &opened)?;
-    let (base_reader, text) = match (&args.base_logits, &args.file) {
-        (Some(path), _) => {
-            let reader = LogitsReader::open(path)?;
-            let n_vocab = files.model.hparams.n_vocab as usize;
-            ensure!(
-                reader.header.n_vocab == n_vocab,
-                "{}: a vocabulary of {}, expected the {n_vocab} tokens of {}",
-                path.display(),
-                reader.header.n_vocab,
-                first.display()
-            );
-            let tokens = reader.header.tokens.clone();
-            (Some(reader), text(path, &files, tokens))
-        }
-        (None, Some(path)) => {
-            let content = input::read_text(path, input::Kind::Stream, input::MAX_WHOLE);
-            let content = content.with_context(|| path.display().to_string())?;
-            let tokens = files.tokenizer.encode(&content, args.special.config());
-            (None, text(path, &files, tokens))
-        }
-        (None, None) => unreachable!("clap requires one of them"),
-    };
-    let config = KldConfig {
-        n_ctx: match &base_reader {
-            Some(reader) => reader.header.n_ctx,
-            None => args.ctx_size.unwrap_or(N_CTX) as usize,
-        },
-        n_chunks_max: args.chunks.map(|n| n as usize),
-        types: args.caches.types(),
-        save: args.save_logits.clone(),
-    };
-    let device = args.machine.device(first)?;
-    let (base, compared) = match base_reader {
-        Some(reader) => {
-            let compared: Vec<ModelFile> = [files.model].into_iter().chain(opened).collect();
-            (Base::Logits(reader), compared)
-        }
-        None => {
-            if opened.is_empty() {
-                let hint = format!("specrun kld {} QUANTIZED.gguf -f TEXT.txt", first.display());
-                return Err(
-                    Hinted::new("one model, expected a base and models to compare", hint).into(),
-                );
-            }
-            (Base::Model(&files.model), opened)
-        }
-    };
-    let mut report = on_device!(&device, backend => {
-        divergence(backend, base, &compared, &text, &config).map_err(Into::into)
+    let opened = Opened::new(args)?;
+    let (base, compared) = opened.models()?;
+    let device = args.machine.device(&args.models[0])?;
+    let report = on_device!(&device, backend => {
+        divergence(backend, base, compared, &opened.text, &opened.config).map_err(Into::into)
     })?;
+    finish(args, pages, report)
+}
+
+impl Args {
+    /// Returns the files that are read.
+    fn inputs(&self) -> Vec<&Path> {
+        let inputs = self.models.iter().chain(&self.base_logits);
+        inputs.chain(&self.file).map(PathBuf::as_path).collect()
+    }
+
+    /// Claims the files of the result.
+    fn pages(&self) -> anyhow::Result<Pages<KldReport>> {
+        Pages::new(
+            &[(&self.markdown, markdown), (&self.html, html::html)],
+            &self.inputs(),
+            self.overwrite.existing(),
+        )
+    }
+}
+
+/// Writes and prints the result.
+fn finish(args: &Args, pages: Pages<KldReport>, mut report: KldReport) -> anyhow::Result<Verdict> {
     if args.json || args.markdown.is_some() || args.html.is_some() {
         report.provenance = Some(provenance(args.models.iter().map(PathBuf::as_path), None)?);
     }
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+/// The models and the text of a comparison.
+struct Opened {
+    /// The base, if it is a model, then the models to compare.
+    models: Vec<ModelFile>,
+    /// File with the logits of the base.
+    base_logits: Option<PathBuf>,
+    text: perplexity::Text,
+    config: KldConfig,
+}
+
+impl Opened {
+    fn new(args: &Args) -> anyhow::Result<Opened> {
+        let (first, others) = args.models.split_first().context("no model")?;
+        let files = Files::open(first, &DraftFiles::default())?;
+        let opened = others.iter().map(|path| ModelFile::new(path));
+        let opened: Vec<ModelFile> = opened.collect::<Result<_, _>>()?;
+        same_vocabulary(&files.model, &opened)?;
+        let (n_ctx, text) = match (&args.base_logits, &args.file) {
+            (Some(path), _) => {
+                let reader = LogitsReader::open(path)?;
+                let n_vocab = files.model.hparams.n_vocab as usize;
+                ensure!(
+                    reader.header.n_vocab == n_vocab,
+                    "{}: a vocabulary of {}, expected the {n_vocab} tokens of {}",
+                    path.display(),
+                    reader.header.n_vocab,
+                    first.display()
+                );
+                let n_ctx = reader.header.n_ctx;
+                (n_ctx, text(path, &files, reader.header.tokens))
+            }
+            (None, Some(path)) => {
+                let content = input::read_text(path, input::Kind::Stream, input::MAX_WHOLE);
+                let content = content.with_context(|| path.display().to_string())?;
+                let tokens = files.tokenizer.encode(&content, args.special.config());
+                let n_ctx = args.ctx_size.unwrap_or(N_CTX) as usize;
+                (n_ctx, text(path, &files, tokens))
+            }
+            (None, None) => unreachable!("clap requires one of them"),
+        };
+        if args.base_logits.is_none() && opened.is_empty() {
+            let hint = format!("specrun kld {} QUANTIZED.gguf -f TEXT.txt", first.display());
+            return Err(
+                Hinted::new("one model, expected a base and models to compare", hint).into(),
+            );
+        }
+        Ok(Opened {
+            models: [files.model].into_iter().chain(opened).collect(),
+            base_logits: args.base_logits.clone(),
+            text,
+            config: KldConfig {
+                n_ctx,
+                n_chunks_max: args.chunks.map(|n| n as usize),
+                types: args.caches.types(),
+                save: args.save_logits.clone(),
+            },
+        })
+    }
+
+    /// Returns the base and the models to compare with it.
+    fn models(&self) -> anyhow::Result<(Base<'_>, &[ModelFile])> {
+        match (&self.base_logits, self.models.as_slice()) {
+            (Some(path), models) => Ok((Base::Logits(LogitsReader::open(path)?), models)),
+            (None, [base, compared @ ..]) => Ok((Base::Model(base), compared)),
+            (None, []) => unreachable!("clap requires a model"),
+        }
+    }
 }
 
 /// Returns a text of these tokens.

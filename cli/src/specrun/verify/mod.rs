@@ -9,6 +9,7 @@ mod server;
 mod stamp;
 mod surface;
 mod text;
+mod work;
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -54,7 +55,7 @@ use text::Text;
 /// With --url, a running server is verified instead of files: equal requests must give equal texts, alone,
 /// at the same time, streamed, and with and without drafts. docs/serving.md describes the checks.
 #[derive(Debug, clap::Args)]
-pub(super) struct Args {
+pub(crate) struct Args {
     #[command(flatten)]
     server: server::ServerArgs,
     #[command(flatten)]
@@ -251,80 +252,37 @@ fn built_in_lines() -> anyhow::Result<PromptLines> {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
-    let lines = match &args.prompts {
-        Some(path) => prompts::read_lines(path)?,
-        None => built_in_lines()?,
-    };
+    let lines = lines(args)?;
     if let Some(url) = &args.server.url {
         return server::run(args, url, lines.plain()?);
     }
-    let model = args.model.path()?;
-    let mut prompts = args.chat.prompts(lines, model, ChatMode::Messages)?;
-    for prompt in &mut prompts {
-        prompt.n_predict = args.length.n_predict.or(prompt.n_predict);
-    }
-    let spec_types = args.spec.spec_types()?;
-    let mut tolerances = Tolerances::DEFAULT;
-    for (name, value) in &args.tolerance {
-        if let Some(tolerance) = tolerances.by_name(name) {
-            *tolerance = *value;
-        }
-    }
-    let baseline = args.baseline.as_ref();
-    let baseline = baseline.map(|path| Baseline::read(path, tolerances));
-    let options = DecodeOptions {
-        n_parallel: args.parallel.n_seq().min(prompts.len()),
-        sample: args.sample.config(),
-        ..args.spec.options(&args.model.caches, &args.context)?
-    };
-    let stages = args.stages(model)?;
-    let text = args
-        .text
-        .as_ref()
-        .map(|path| given_text(path))
-        .transpose()?;
-    let config = VerifyConfig {
-        model: model.to_path_buf(),
-        drafts: args.spec.drafts()?,
-        spec_types,
-        prompts,
-        n_predict: N_PREDICT,
-        options,
-        matrix: args.matrix.map(|matrix| matrix.config(options)),
-        min_accept: args.min_accept,
-        min_drafted: args.min_drafted.unwrap_or(u64::from(args.strict)),
-        min_speedup: args.min_speedup,
-        invariance: match args.matrix {
-            Some(Matrix::Full) => InvarianceConfig::FULL,
-            _ => InvarianceConfig::QUICK,
-        },
-        stages,
-        text,
-        surface: args.surface(),
-        baseline: baseline.transpose()?,
-        stop: embedded::is_stopped,
-    };
-    let inputs = [&config.model].into_iter().chain(config.drafts.paths());
-    let inputs = inputs
-        .chain(&args.prompts)
-        .chain(&args.baseline)
-        .chain(&args.text);
-    let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
-    let formats: [(&Option<PathBuf>, Render<VerifyReport>); 6] = [
-        (&args.report, json),
-        (&args.junit, page::junit),
-        (&args.sarif, findings::sarif),
-        (&args.github, findings::github),
-        (&args.markdown, page::markdown),
-        (&args.html, html::html),
-    ];
-    let pages = Pages::new(&formats, &inputs, args.overwrite.existing())?;
+    let config = args.config(lines)?;
+    let pages = args.pages(&config)?;
     let stamp = args.stamp.then(|| Stamp::new(&config)).transpose()?;
-    let mut report = verify_on(args.model.device_config()?, &config)?;
+    let report = verify_on(args.model.device_config()?, &config)?;
+    finish(args, &config, pages, stamp, report)
+}
+
+/// Returns the prompts that are verified.
+fn lines(args: &Args) -> anyhow::Result<PromptLines> {
+    match &args.prompts {
+        Some(path) => Ok(prompts::read_lines(path)?),
+        None => built_in_lines(),
+    }
+}
+
+/// Writes and prints the result.
+fn finish(
+    args: &Args,
+    config: &VerifyConfig,
+    pages: Pages<VerifyReport>,
+    stamp: Option<Stamp>,
+    mut report: VerifyReport,
+) -> anyhow::Result<Verdict> {
     if let Some(stamp) = stamp {
-        stamp.write(&config, &report)?;
+        stamp.write(config, &report)?;
         // The report is about the file as it is now.
-        report.provenance = Some(origin(&config)?);
+        report.provenance = Some(origin(config)?);
     }
     pages.write(&report)?;
     output::result(Format::of(args.json), &report, &Text(&report))?;
@@ -335,6 +293,76 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
 const LARGE_BYTES: u64 = 4 << 30;
 
 impl Args {
+    /// Returns the configuration of all checks.
+    fn config(&self, lines: PromptLines) -> anyhow::Result<VerifyConfig> {
+        let model = self.model.path()?;
+        let mut prompts = self.chat.prompts(lines, model, ChatMode::Messages)?;
+        for prompt in &mut prompts {
+            prompt.n_predict = self.length.n_predict.or(prompt.n_predict);
+        }
+        let spec_types = self.spec.spec_types()?;
+        let mut tolerances = Tolerances::DEFAULT;
+        for (name, value) in &self.tolerance {
+            if let Some(tolerance) = tolerances.by_name(name) {
+                *tolerance = *value;
+            }
+        }
+        let baseline = self.baseline.as_ref();
+        let baseline = baseline.map(|path| Baseline::read(path, tolerances));
+        let options = DecodeOptions {
+            n_parallel: self.parallel.n_seq().min(prompts.len()),
+            sample: self.sample.config(),
+            ..self.spec.options(&self.model.caches, &self.context)?
+        };
+        let stages = self.stages(model)?;
+        let text = self.text.as_ref();
+        let text = text.map(|path| given_text(path)).transpose()?;
+        Ok(VerifyConfig {
+            model: model.to_path_buf(),
+            drafts: self.spec.drafts()?,
+            spec_types,
+            prompts,
+            n_predict: N_PREDICT,
+            options,
+            matrix: self.matrix.map(|matrix| matrix.config(options)),
+            min_accept: self.min_accept,
+            min_drafted: self.min_drafted.unwrap_or(u64::from(self.strict)),
+            min_speedup: self.min_speedup,
+            invariance: match self.matrix {
+                Some(Matrix::Full) => InvarianceConfig::FULL,
+                _ => InvarianceConfig::QUICK,
+            },
+            stages,
+            text,
+            surface: self.surface(),
+            baseline: baseline.transpose()?,
+            unit: None,
+            stop: embedded::is_stopped,
+        })
+    }
+
+    /// Claims the files of the result.
+    fn pages(&self, config: &VerifyConfig) -> anyhow::Result<Pages<VerifyReport>> {
+        let inputs = self.inputs(config);
+        let formats: [(&Option<PathBuf>, Render<VerifyReport>); 6] = [
+            (&self.report, json),
+            (&self.junit, page::junit),
+            (&self.sarif, findings::sarif),
+            (&self.github, findings::github),
+            (&self.markdown, page::markdown),
+            (&self.html, html::html),
+        ];
+        Pages::new(&formats, &inputs, self.overwrite.existing())
+    }
+
+    /// Returns the files that are read.
+    fn inputs<'a>(&'a self, config: &'a VerifyConfig) -> Vec<&'a Path> {
+        let inputs = [&config.model].into_iter().chain(config.drafts.paths());
+        let inputs = inputs.chain(&self.prompts);
+        let inputs = inputs.chain(&self.baseline).chain(&self.text);
+        inputs.map(PathBuf::as_path).collect()
+    }
+
     /// Returns the context lengths and temperatures to measure.
     fn surface(&self) -> Option<SurfaceConfig> {
         if self.contexts.is_empty() && self.temps.is_empty() {

@@ -13,6 +13,7 @@ use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
+use crate::cpu::prefetch::Streamed;
 use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, Layout, parts};
 use crate::simd::packed::array;
@@ -121,8 +122,11 @@ impl<'a> Factor<'a> {
                     w.panels_or_init(|| (kernels.repack)(cpu, w));
                 }
                 // What has just been repacked is in the caches.
-                let streamed = (is_warm && x.len() == 1).then(|| w.bytes().len());
-                cpu.prefetch.run(streamed, |prefetch| {
+                let streamed = is_warm.then(|| Streamed {
+                    weight: std::ptr::from_ref(w).addr(),
+                    bytes: w.bytes().len(),
+                });
+                cpu.prefetch.run(x.len(), streamed, |prefetch| {
                     cpu.for_each(work, shares, |(first, out)| {
                         let product = QuantProduct {
                             w,

@@ -3,36 +3,31 @@
 //! stream from memory.
 
 use super::cpu_quants::{HalfScales, add_products};
-use crate::cpu::activation::{Activations, Quantized};
+use crate::cpu::activation::Quantized;
 use crate::simd::Simd;
 use crate::simd::packed::{MAX_FUSED, ROWS};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
 };
 
-/// Multiplies sixteen weight rows, block by block, by `WIDTH` activation rows at most, and at most as many as
-/// [`Packed::FUSED`](crate::simd::packed::Packed::FUSED): one array of sums per activation row.
+/// Multiplies sixteen weight rows, block by block, by the activation rows `x`, `(tiles, n)`: one array of sums
+/// for each. There are at most `WIDTH` of them, and at most
+/// [`Packed::FUSED`](crate::simd::packed::Packed::FUSED).
 #[inline(always)]
 pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks, const WIDTH: usize>(
     simd: S,
     block: impl Fn(usize) -> B,
-    x: &Activations<'_>,
+    x: &[Quantized],
     n_tile: usize,
 ) -> [[f32; ROWS]; MAX_FUSED] {
     let blocks = (0..n_tile / T::TILES).map(block);
     let mut sums = [[0.0; ROWS]; MAX_FUSED];
     // Constant conditions, so that widths that cannot occur are not compiled.
-    match x.len() {
-        1 => add::<S, T, 1>(simd, blocks, x.interleaved(), &mut sums),
-        2 if const { width::<S, WIDTH>() >= 2 } => {
-            add::<S, T, 2>(simd, blocks, x.interleaved(), &mut sums)
-        }
-        3 if const { width::<S, WIDTH>() >= 3 } => {
-            add::<S, T, 3>(simd, blocks, x.interleaved(), &mut sums)
-        }
-        4 if const { width::<S, WIDTH>() >= 4 } => {
-            add::<S, T, 4>(simd, blocks, x.interleaved(), &mut sums)
-        }
+    match x.len() / n_tile {
+        1 => add::<S, T, 1>(simd, blocks, x, &mut sums),
+        2 if const { width::<S, WIDTH>() >= 2 } => add::<S, T, 2>(simd, blocks, x, &mut sums),
+        3 if const { width::<S, WIDTH>() >= 3 } => add::<S, T, 3>(simd, blocks, x, &mut sums),
+        4 if const { width::<S, WIDTH>() >= 4 } => add::<S, T, 4>(simd, blocks, x, &mut sums),
         n => unreachable!("{n} activation rows are multiplied by tiles"),
     }
     sums

@@ -24,6 +24,9 @@ use crate::types::common::unpack::{InRows, TileForm, TileScales, Unpack};
 /// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const ACTIVATION_BYTES: usize = 1 << 20;
 
+/// Passes over a panel, each with up to [`BLOCK`] activation rows, that take less time than unpacking to tiles.
+const FUSED_PASSES: usize = 4;
+
 /// The functions of a quantized type that products need.
 pub(crate) struct QuantKernels {
     /// Multiplies activations by some rows of a weight.
@@ -81,30 +84,42 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             prefetch,
         } = self.product;
         let n_tile = w.n_cols / LANES;
+        let n = x.len();
         let panels = w.panels();
-        // Tiles depend on software prefetches, so they are for CPUs that gain by these.
-        let is_plain = panels.is_some() && prefetch == 0;
-        let n_fused = if is_plain { S::FUSED } else { 1 };
-        if S::FUSED > 0 && x.len() <= n_fused {
+        let n_fused = match panels {
+            Some(_) if S::FUSED == BLOCK => FUSED_PASSES * BLOCK,
+            Some(_) => S::FUSED,
+            None => S::FUSED.min(1),
+        };
+        if n <= n_fused {
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let start = first + done;
-                let sums = match panels.map(|panels| panels.panel(start, start)) {
-                    Some(panel) if is_plain => {
-                        let block = |i| panel.block::<T>(i);
-                        cpu_fused::multiply::<S, T, _, MAX_FUSED>(simd, block, x, n_tile)
+                let panel = panels.map(|panels| panels.panel(start, start));
+                for (first_x, x) in x.parts(BLOCK) {
+                    let sums = match panel {
+                        Some(panel) if prefetch == 0 && n == 1 => {
+                            let block = |i| panel.block::<T>(i);
+                            cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
+                        }
+                        Some(panel) => {
+                            // The first pass brings the panel into the caches, so the others prefetch the
+                            // next one.
+                            let distance = match first_x {
+                                0 => prefetch,
+                                _ => panel.len(),
+                            };
+                            let block = |i| panel.prefetching::<T, true>(i, distance);
+                            cpu_fused::multiply::<S, T, _, MAX_FUSED>(simd, block, x, n_tile)
+                        }
+                        None => {
+                            let rows = InOrder::<T>::new(w, start);
+                            let block = |i| rows.block(simd, i);
+                            cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
+                        }
+                    };
+                    for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
+                        store(simd, &mut out, first_x + i, done, sums);
                     }
-                    Some(panel) => {
-                        let block = |i| panel.prefetching::<T, true>(i, prefetch);
-                        cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
-                    }
-                    None => {
-                        let rows = InOrder::<T>::new(w, start);
-                        let block = |i| rows.block(simd, i);
-                        cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
-                    }
-                };
-                for (i, sums) in sums[..x.len()].iter().enumerate() {
-                    store(simd, &mut out, i, done, sums);
                 }
             }
             return;

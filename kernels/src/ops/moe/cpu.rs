@@ -98,6 +98,21 @@ impl MoeOp for Cpu {
         }
     }
 
+    fn scale_experts(
+        &self,
+        x: &mut Buffer,
+        factors: &Weight,
+        routes: &Routes,
+        dim: usize,
+        n: usize,
+    ) {
+        let (x, factors) = (&mut x[..n * routes.n_used * dim], factors.to_f32());
+        for (x, &expert) in x.chunks_exact_mut(dim).zip(&routes.experts) {
+            let factor = factors[expert as usize];
+            x.iter_mut().for_each(|x| *x *= factor);
+        }
+    }
+
     fn combine_experts(&self, routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer) {
         let x = &x[..n * routes.n_used * dim];
         let rows = x.chunks_exact(routes.n_used * dim);

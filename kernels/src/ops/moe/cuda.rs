@@ -120,6 +120,31 @@ impl MoeOp for Cuda {
         unsafe { self.launch(kernel("moe", "add_expert_bias"), grid, &args) };
     }
 
+    fn scale_experts(
+        &self,
+        x: &mut Buffer,
+        factors: &Weight,
+        routes: &Routes,
+        dim: usize,
+        n: usize,
+    ) {
+        assert!(
+            factors.n_cols >= routes.n_expert,
+            "a factor for each expert"
+        );
+        let len = n * routes.n_used * dim;
+        let args = ExpertScale {
+            x: x.first_mut(len),
+            factors: factors.numbers(self),
+            experts: routes.experts.address(),
+            dim: dim as u64,
+            len: len as u64,
+        };
+        let grid = Grid::elements(len, 256);
+        // SAFETY: the arguments are the struct of the kernel; a row for each slot.
+        unsafe { self.launch(kernel("moe", "scale_experts"), grid, &args) };
+    }
+
     fn combine_experts(&self, routes: &Routes, x: &Buffer, dim: usize, n: usize, out: &mut Buffer) {
         let args = Combine {
             x: x.first(n * routes.n_used * dim),
@@ -137,7 +162,7 @@ impl MoeOp for Cuda {
 }
 
 /// Maximum number of experts of a layer, and of groups of experts.
-const MAX_EXPERTS: usize = 1024;
+const MAX_EXPERTS: usize = 2048;
 const MAX_GROUPS: usize = 128;
 
 /// Bytes per group of slots.
@@ -198,6 +223,16 @@ struct Combine {
 struct ExpertBias {
     x: Address,
     bias: Address,
+    experts: Address,
+    dim: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct ExpertScale {
+    x: Address,
+    factors: Address,
     experts: Address,
     dim: u64,
     len: u64,

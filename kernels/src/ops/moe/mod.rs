@@ -52,6 +52,16 @@ pub trait MoeOp: Storage {
         n: usize,
     );
 
+    /// Multiplies the output of each chosen expert by its factor: x `(n, n_used, dim)`, factors `(n_expert)`.
+    fn scale_experts(
+        &self,
+        x: &mut Self::Buffer,
+        factors: &Self::Weight,
+        routes: &Self::Routes,
+        dim: usize,
+        n: usize,
+    );
+
     /// Sums the expert outputs of each row, `(n, n_used, dim)`, with the routing weights, in order of
     /// choice: out `(n, dim)`.
     fn combine_experts(

@@ -2,7 +2,7 @@
 #include "math.cuh"
 #include "matmul.cuh"
 
-constexpr uint32_t MAX_EXPERTS = 1024;
+constexpr uint32_t MAX_EXPERTS = 2048;
 constexpr uint32_t MAX_GROUPS = 128;
 /// Lower limit of the divisor when weights are normalised: the smallest normal number in half precision.
 constexpr float SMALLEST_SUM = 6.1035156e-5f;
@@ -209,4 +209,17 @@ struct ExpertBias {
 KERNEL(add_expert_bias, 256, ExpertBias) {
     const uint64_t i = place();
     if (i < args.len) args.x[i] += args.bias[args.experts[i / args.dim] * args.dim + i % args.dim];
+}
+
+struct ExpertScale {
+    float *x;
+    const float *factors;
+    const uint32_t *experts;
+    uint64_t dim;
+    uint64_t len;
+};
+
+KERNEL(scale_experts, 256, ExpertScale) {
+    const uint64_t i = place();
+    if (i < args.len) args.x[i] *= args.factors[args.experts[i / args.dim]];
 }

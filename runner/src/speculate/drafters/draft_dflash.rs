@@ -1,4 +1,5 @@
-//! `draft-dflash`: a draft that proposes a block of tokens in one pass: the most likely token of each row.
+//! `draft-dflash`: a draft that proposes a block of tokens in one pass: the most likely token of each row, or for
+//! DFlash2 drafts the candidate that best follows the token before.
 
 use kernels::backend::Backend;
 

@@ -1,5 +1,5 @@
-//! `draft-mtp`: the target's MTP head, applied repeatedly to any depth; or its chained heads, each of
-//! which drafts one token.
+//! `draft-mtp`: the target's MTP head, applied repeatedly to any depth; its chained heads, each of
+//! which drafts one token; or an assistant, which attends to the target's keys and values.
 //!
 //! The head pairs the token at position `p` with the target's hidden state of `p - 1`; before position 0 that
 //! state is zero. The first row of a batch therefore uses the last state before the batch: each sequence has
@@ -10,10 +10,10 @@ use kernels::backend::Backend;
 use crate::context::Context;
 
 use super::SpecType;
-use crate::speculate::Speculator;
 use crate::speculate::hidden_state_draft::HiddenStateDraft;
 use crate::speculate::model_draft::DraftLimits;
 use crate::speculate::spec::{DraftKind, ModelSpec, Parts, Spec, model_n_max, no_tables};
+use crate::speculate::{AssistantDraft, Speculator};
 
 pub(super) const SPEC: Spec = Spec {
     name: "draft-mtp",
@@ -22,9 +22,9 @@ pub(super) const SPEC: Spec = Spec {
     acceptance_floor: Some(0.4),
     model: Some(ModelSpec {
         kind: DraftKind::Mtp,
-        other_file: None,
+        other_file: Some(DraftKind::Assistant),
         in_target: true,
-        missing: "an MTP head (-md FILE)",
+        missing: "an MTP head or an assistant (-md FILE)",
         reads_hidden_states: true,
         takes_vocab_map: false,
     }),
@@ -33,7 +33,11 @@ pub(super) const SPEC: Spec = Spec {
 };
 
 pub(super) fn build<B: Backend>(mut parts: Parts<'_, B>) -> Box<dyn Speculator<B>> {
-    Box::new(mtp(parts.context(), parts.config.limits))
+    let (context, limits) = (parts.context(), parts.config.limits);
+    match context.model().hparams.assistant {
+        Some(_) => Box::new(AssistantDraft::new(SpecType::DraftMtp, context, limits)),
+        None => Box::new(mtp(context, limits)),
+    }
 }
 
 /// Returns a speculator that drafts with this context's MTP head.
