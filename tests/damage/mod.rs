@@ -172,11 +172,7 @@ impl Healthy {
     }
 
     /// Decodes with damaged files that the preflight check may reject; `None` if they do not run.
-    fn decode(
-        &self,
-        kind: &Kind,
-        judged: &Result<VerifyReport, Error>,
-    ) -> Option<VerifyReport> {
+    fn decode(&self, kind: &Kind, judged: &Result<VerifyReport, Error>) -> Option<VerifyReport> {
         let measured = judged.as_ref().ok();
         match measured.filter(|report| report.baseline.is_some()) {
             Some(report) => Some(report.clone()),

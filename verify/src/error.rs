@@ -51,6 +51,11 @@ pub enum Error {
         "the texts have {n_chunks} chunks, expected more than the {first_chunk} that are skipped"
     )]
     NoChunks { n_chunks: usize, first_chunk: usize },
+    /// All prompts contain embeddings.
+    #[error(
+        "all prompts contain embeddings, expected one of text alone, whose context can be extended"
+    )]
+    NoTextPrompts,
     /// The text is too short to score.
     #[error("{text}: {n_tokens} tokens, expected at least one chunk of {n_ctx}")]
     ShortText {

@@ -285,13 +285,14 @@ impl<B: Backend> Cache<B> {
         }
     }
 
-    /// Lets each token of a batch attend to all positions of its sequence; none is added.
+    /// Lets each token of a batch attend to all positions before it of its sequence; none is added.
     pub fn see(&self, batch: &Batch, places: &mut Places) {
         places.clear();
         for Run { seq, rows } in batch.runs() {
             let (state, first) = (&self.seqs[seq], seq * self.config.n_ctx);
-            let keys = first + state.start as usize..first + state.len as usize;
-            places.keys.extend(rows.map(|_| keys.clone()));
+            let end = |row: usize| state.len.min(batch.positions[row]) as usize;
+            let keys = rows.map(|row| first + state.start as usize..first + end(row));
+            places.keys.extend(keys);
         }
     }
 

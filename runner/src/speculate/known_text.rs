@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use kernels::backend::Backend;
 use schemas::progress::{Task, Unit};
 
-use crate::batch::{Batch, Outputs, SeqId, Text};
+use crate::batch::{Batch, Embedding, Outputs, SeqId, Text};
 use crate::error::Error;
 use crate::sample::{Draw, Sampler};
 use crate::tally::{PositionCounts, Tally};
@@ -27,8 +27,10 @@ use super::{
 pub struct KnownText {
     /// Name of the text in messages.
     pub id: String,
-    /// The tokens; more than `n_prompt`.
+    /// The tokens, more than `n_prompt`; [`NO_TOKEN`](crate::batch::NO_TOKEN) for an embedding of the prompt.
     pub tokens: Vec<u32>,
+    /// The embeddings of the prompt, in order.
+    pub embeddings: Vec<Embedding>,
     /// Number of tokens at the start after which nothing is drafted; at least one.
     pub n_prompt: usize,
 }
@@ -108,13 +110,16 @@ impl<B: Backend> Driver<B> {
 
     /// Evaluates the prompt of a text.
     fn read_prompt(&mut self, seq: SeqId, text: &KnownText) -> Result<(), Error> {
-        self.check(&Request::new(&*text.id, text.tokens.clone(), 0))?;
+        self.check(&Request {
+            embeddings: text.embeddings.clone(),
+            ..Request::new(&*text.id, text.tokens.clone(), 0)
+        })?;
         self.slots[seq] = None;
         let mut at = self.keep(seq, 0);
         let n_batch = self.target.config().n_batch;
         let prompt = Text {
             tokens: text.tokens[..text.n_prompt].to_vec(),
-            embeddings: Vec::new(),
+            embeddings: text.embeddings.clone(),
         };
         while at < prompt.len() {
             let end = prompt.len().min(at + n_batch);
@@ -185,7 +190,8 @@ impl<B: Backend> Driver<B> {
         let requests: Vec<DraftRequest<'_>> = requests.collect();
         let mut drafts: Vec<Draft> = Vec::new();
         drafts.resize_with(self.n_seq(), Draft::default);
-        self.speculators.draft(&requests, &mut drafts);
+        self.speculators
+            .draft(&mut self.target, &requests, &mut drafts);
 
         let mut batch = Batch::default();
         let mut rows = Vec::new();

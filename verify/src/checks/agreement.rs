@@ -113,6 +113,7 @@ impl Texts {
             .map(|(i, piece)| KnownText {
                 id: format!("piece {}", i + 1),
                 tokens: piece.to_vec(),
+                embeddings: Vec::new(),
                 n_prompt: N_LEAD,
             })
             .collect();
@@ -140,6 +141,7 @@ impl Texts {
                 let known = KnownText {
                     id: request.id.clone(),
                     tokens: [&request.tokens[..], &written].concat(),
+                    embeddings: request.embeddings.clone(),
                     n_prompt: request.tokens.len(),
                 };
                 (known, request.n_predict)

@@ -66,7 +66,7 @@ fn run(
 /// Measures all cells. Returns failed checks besides the report.
 ///
 /// # Errors
-/// A prompt cannot be decoded, or the run was interrupted.
+/// A prompt cannot be decoded, no prompt is text alone, or the run was interrupted.
 pub(super) fn surface<B: Backend>(
     bench: &PromptDecoder<'_, B>,
     config: &VerifyConfig,
@@ -74,6 +74,9 @@ pub(super) fn surface<B: Backend>(
     settings: &[Setting],
 ) -> Result<(SurfaceReport, Vec<FailedCheck>), Error> {
     let chosen = choose(&config.prompts);
+    if chosen.is_empty() {
+        return Err(Error::NoTextPrompts);
+    }
     let filler = filler(bench, config);
     let mut report = SurfaceReport {
         contexts: surface.contexts.iter().map(|&n| n as u64).collect(),
@@ -122,10 +125,11 @@ fn decimal(temperature: f32) -> f64 {
     (f64::from(temperature) * 1e6).round() / 1e6
 }
 
-/// Returns the indices of the first prompts of each kind.
+/// Returns the indices of the first prompts of each kind, without those that contain embeddings.
 fn choose(prompts: &[Prompt]) -> Vec<usize> {
     let mut chosen: Vec<usize> = Vec::new();
-    for (i, prompt) in prompts.iter().enumerate() {
+    let prompts_of_text = prompts.iter().enumerate();
+    for (i, prompt) in prompts_of_text.filter(|(_, prompt)| prompt.parts.is_empty()) {
         let same = chosen.iter().filter(|&&j| prompts[j].kind == prompt.kind);
         if same.count() < N_PER_KIND {
             chosen.push(i);
@@ -361,6 +365,7 @@ mod tests {
         let prompt = |kind: &str| Prompt {
             id: kind.to_owned(),
             prompt: String::new(),
+            parts: Vec::new(),
             kind: Some(kind.to_owned()),
             n_predict: None,
         };
