@@ -85,21 +85,33 @@ fn the_drafts_are_those_of_decoding() {
     }
 }
 
+/// Blocks, drafts that attend to the target's keys and values, and several heads in a chain.
 #[test]
-fn block_drafts_are_predicted_too() {
+fn drafts_of_other_kinds_are_predicted_too() {
     let dir = Dir::new();
     for (target, draft, name) in [
-        ("qwen3", "dflash-qwen3", "draft-dflash"),
-        ("qwen3", "dspark-qwen3", "draft-dspark"),
+        ("qwen3", Some("dflash-qwen3"), "draft-dflash"),
+        ("qwen3", Some("dspark-qwen3"), "draft-dspark"),
+        ("gemma4", Some("gemma4-assistant"), "draft-mtp"),
+        ("mimo2", None, "draft-mtp"),
     ] {
         let target = reference(target);
         let model = dir.convert(&target, "target.gguf", &[]);
         let flags = ["--target-model-dir", target.to_str().unwrap()];
-        let draft = dir.convert(&reference(draft), "draft.gguf", &flags);
+        let flags = match name {
+            "draft-mtp" => &[][..],
+            _ => &flags,
+        };
+        let draft = draft.map(|draft| dir.convert(&reference(draft), "draft.gguf", flags));
+        let drafts: Vec<PathBuf> = draft.into_iter().collect();
         let flags = ["-n", "8", "--min-accept", "0"];
-        let report = verify(&model, &[draft], "identity,agreement", &flags);
+        let report = verify(&model, &drafts, "identity,agreement", &flags);
         let found = &report["agreement"]["speculators"][0];
         assert_eq!(found["name"], name);
+        assert!(
+            found["decoded"]["n_drafted"].as_u64().unwrap() > 0,
+            "{found}"
+        );
         assert_predicted(found, &report["speculators"][0]);
     }
 }
