@@ -18,6 +18,9 @@ use crate::util::{Dir, read_json, root, specconv, specrun};
 const TARGET: &str = "qwen3";
 /// Another architecture with the same tokens, as a draft model.
 const DRAFT_MODEL: &str = "llama";
+/// The architecture that assistants draft for, and its assistants: one scores all tokens, the other clusters of them.
+const ASSISTED: &str = "gemma4";
+const ASSISTANTS: [&str; 2] = ["gemma4-assistant", "gemma4-assistant-clusters"];
 /// Maximum draft length.
 const N_DRAFT_MAX: usize = 3;
 /// Smallest lead of a token over the second best: engines within the tolerance choose the same token.
@@ -83,6 +86,10 @@ fn models() -> Vec<(String, Plan)> {
     let (_, target) = models.iter().find(|(name, _)| name == TARGET).unwrap();
     let [eagle3, eagle3_shared] = fixtures::eagle3(target);
     let [dflash, dspark, dflash2] = fixtures::block_drafts(target);
+    let (_, target) = models.iter().find(|(name, _)| name == ASSISTED).unwrap();
+    let assistants = fixtures::assistants(target).into_iter();
+    let assistants = ASSISTANTS.map(str::to_owned).into_iter().zip(assistants);
+    let assistants: Vec<(String, Plan)> = assistants.collect();
     models.extend([
         ("eagle3".to_owned(), eagle3),
         ("eagle3-shared".to_owned(), eagle3_shared),
@@ -90,6 +97,7 @@ fn models() -> Vec<(String, Plan)> {
         ("dspark".to_owned(), dspark),
         ("dflash2".to_owned(), dflash2),
     ]);
+    models.extend(assistants);
     let models = models.into_iter();
     models.map(|(name, plan)| (name, regular(plan))).collect()
 }
@@ -132,10 +140,14 @@ fn cases() -> Vec<Case> {
                 cases.push(with(&format!("{name}-dflash2"), "dflash2"));
             }
             Some(DraftKind::Dspark) => cases.push(with(name, "dspark")),
-            // No speculator has assistants alone: they draft with `draft-mtp`.
+            // Assistants draft with `draft-mtp`: see below.
             Some(DraftKind::Assistant) => {}
         }
     }
+    cases.extend(ASSISTANTS.map(|name| Case {
+        drafts: vec![name.to_owned()],
+        ..Case::of_type(name, ASSISTED, SpecType::DraftMtp)
+    }));
     cases
 }
 
@@ -290,8 +302,7 @@ fn the_kit_covers_the_lists() {
     }
     let all = SpecType::ALL.map(|kind| kind.name().to_owned());
     assert_eq!(spec_types, BTreeSet::from(all));
-    // Assistants have no trace yet.
-    for arch in DRAFTS.iter().filter(|arch| !arch.assistant) {
+    for arch in DRAFTS {
         assert!(
             draft_archs.contains(arch.name),
             "{} has no trace",

@@ -14,7 +14,7 @@ fn every_context_temperature_and_task_is_measured() {
     let verify = specrun("verify")
         .arg(&model)
         .args(["--check", "fit", "-n", "8"]);
-    let verify = verify.args(["--contexts", "200,32,1k,32", "--temps", "0,0.8"]);
+    let verify = verify.args(["--contexts", "200,32,320,32", "--temps", "0,0.8"]);
     let verify = verify
         .arg("--html")
         .arg(&html)
@@ -24,7 +24,7 @@ fn every_context_temperature_and_task_is_measured() {
     crate::cli::assert_valid("verify", &report);
     assert_eq!(report["verdict"], "pass");
     let surface = &report["surface"];
-    assert_eq!(surface["contexts"], serde_json::json!([32, 200, 1024]));
+    assert_eq!(surface["contexts"], serde_json::json!([32, 200, 320]));
     assert_eq!(surface["temperatures"], serde_json::json!([0.0, 0.8]));
     let cells = surface["cells"].as_array().unwrap();
     // All tasks together, and three kinds.
@@ -68,6 +68,11 @@ fn every_context_temperature_and_task_is_measured() {
     assert_eq!(surface["break_even"].as_array().unwrap().len(), 2);
     let page = fs::read_to_string(&html).unwrap();
     assert!(page.contains("Acceptance surface"), "{page}");
+    assert!(
+        page.contains("are equal on the acceptance surface"),
+        "{page}"
+    );
+    assert!(page.contains("where draft-mtp reaches"), "{page}");
     assert_eq!(
         page.matches(r#"<rect class="bar" fill-opacity="#).count(),
         24
@@ -75,7 +80,7 @@ fn every_context_temperature_and_task_is_measured() {
     let (gain, loss) = (r#"<rect class="gain""#, r#"<rect class="loss""#);
     assert_eq!(page.matches(gain).count() + page.matches(loss).count(), 24);
     let text = fs::read_to_string(&markdown).unwrap();
-    assert_eq!(text.matches("| draft-mtp | 1024 |").count(), 8, "{text}");
+    assert_eq!(text.matches("| draft-mtp | 320 |").count(), 8, "{text}");
     let suite = fs::read_to_string(&junit).unwrap();
     assert!(
         suite.contains(r#"<testsuite name="surface" tests="6" failures="0""#),
@@ -94,10 +99,11 @@ fn a_context_is_filled_with_the_given_text() {
             .arg(&model)
             .args(["--check", "fit", "-n", "12"]);
         let verify = verify.arg("-f").arg(&prompts).arg("--text").arg(text);
-        let report = verify.args(["--contexts", "300"]).json();
+        let report = verify.args(["--contexts", "1k"]).json();
         let cells = report["surface"]["cells"].as_array().unwrap().clone();
         // A prompt without a kind is all there is.
         assert_eq!(cells.len(), 1);
+        assert_eq!(cells[0]["n_context"], 1024);
         assert_eq!(report["agreement"], Value::Null);
         (
             cells[0]["n_drafted"].clone(),

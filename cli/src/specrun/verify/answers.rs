@@ -78,6 +78,11 @@ fn safe(report: &VerifyReport) -> Answer {
         _ if !report.speculators.is_empty() => {
             "No token was drafted, so nothing was compared.".to_owned()
         }
+        _ if report.surface.is_some() => {
+            "Texts with and without drafts are equal on the acceptance surface, but their logits were not compared: \
+             --check identity compares them."
+                .to_owned()
+        }
         (Some(target), _) => format!(
             "The target alone was checked: {} of logits, all finite. No drafter was compared.",
             count(target.n_rows, "row")
@@ -170,8 +175,17 @@ fn faster(report: &VerifyReport) -> Answer {
     answer(tone, &text, detail)
 }
 
-/// Names the drafter with the most tokens per pass, if drafts were compared with the target's choices.
+/// States the speeds of the acceptance surface. Without one, names the drafter with the most tokens per pass, if
+/// drafts were compared with the target's choices.
 fn predicted(report: &VerifyReport) -> String {
+    let cells = report.surface.iter().flat_map(|surface| &surface.cells);
+    let cells = cells.filter_map(|cell| Some((&cell.speculator, cell.speedup?)));
+    let best = cells.max_by(|(_, a), (_, b)| a.total_cmp(b));
+    if let Some((name, speedup)) = best {
+        return format!(
+            "Only the acceptance surface was measured, where {name} reaches {speedup:.2}×; the check speed is more exact."
+        );
+    }
     let found = report.agreement.iter().flat_map(|found| &found.speculators);
     let found = found.filter_map(|s| Some((&s.name, s.tokens_per_target_pass?)));
     match found.max_by(|(_, a), (_, b)| a.total_cmp(b)) {
