@@ -17,7 +17,7 @@ use crate::util::{Dir, read_json, root, specconv, specrun};
 /// The architecture of the model that drafts in separate files and n-gram speculators draft for.
 const TARGET: &str = "qwen3";
 /// Another architecture with the same tokens, as a draft model.
-const DRAFT_MODEL: &str = "llama";
+const DRAFT_MODEL: &str = "qwen3moe";
 /// The architecture that assistants draft for, and its assistants: one scores all tokens, the other clusters of them.
 const ASSISTED: &str = "gemma4";
 const ASSISTANTS: [&str; 2] = ["gemma4-assistant", "gemma4-assistant-clusters"];
