@@ -67,6 +67,7 @@ fn errors_name_the_mistake_and_what_helps() {
     run(quantize(&["model.gguf", "quantized.gguf", "Q8_0"])).ok();
     checkpoint(&dir, "no-tokenizer", &["tokenizer.json"]);
     of_class(&dir, "falcon", "FalconForCausalLM");
+    of_class(&dir, "unheard-of", "UnheardOfForCausalLM");
     of_class(&dir, "vision", "Qwen2VLForConditionalGeneration");
     checkpoint(&dir, "lora", &["config.json"]);
     let adapter = "{\"base_model_name_or_path\": \"Qwen/Qwen3-0.6B\"}";
@@ -123,6 +124,12 @@ fn errors_name_the_mistake_and_what_helps() {
             "an unsupported class",
             convert("falcon"),
             "model class \"FalconForCausalLM\"",
+            "convert_hf_to_gguf.py; quantize, split, hash",
+        ),
+        (
+            "an unknown class",
+            convert("unheard-of"),
+            "model class \"UnheardOfForCausalLM\" is unknown",
             "convert_hf_to_gguf.py; quantize, split, hash",
         ),
         (

@@ -140,6 +140,10 @@ fn of_conversion(error: &ConvertError) -> Option<String> {
             "convert it with llama.cpp's convert_hf_to_gguf.py; quantize, split, hash and set-metadata \
              work on the result",
         ),
+        ConvertError::UnknownArch { .. } => text(
+            "a newer llama.cpp may have it in convert_hf_to_gguf.py; quantize, split, hash and set-metadata \
+             work on the result",
+        ),
         _ => None,
     }
 }

@@ -351,6 +351,25 @@ impl Attend<'_, '_> {
         self.add_values(simd, block, first..end, scratch, state);
     }
 
+    /// Prefetches the share of one chunk in the block after `block`. A block has as many chunks as are read one
+    /// after the other, and too few bytes for the hardware to follow.
+    #[inline(always)]
+    fn prefetch<S: Simd>(
+        &self,
+        simd: S,
+        cache: &Cache,
+        block: usize,
+        chunk: usize,
+        n_chunk: usize,
+    ) {
+        let queries = self.task.queries;
+        let next = block + LANES;
+        // The last query sees the most keys.
+        let end = queries.last().map_or(0, |query| query.keys.end);
+        let rows = next..end.min(next + LANES).max(next);
+        simd.prefetch(cache.part(queries[0].head_kv, rows, chunk, n_chunk));
+    }
+
     /// Computes the dot products of queries and keys.
     #[inline(always)]
     fn score<S: Simd>(&self, simd: S, keys: Range<usize>, scratch: &mut Scratch<'_>) {
@@ -363,6 +382,7 @@ impl Attend<'_, '_> {
                 q, scores, square, ..
             } = scratch;
             self.k.transpose(simd, head_kv, keys.clone(), chunk, square);
+            self.prefetch(simd, self.k, keys.start, chunk, n_chunk);
             for tile in tiles::<S>(n_heads) {
                 let q = |i| &q[(tile.start + i) * n_chunk + chunk];
                 let mut products = [[0.0; LANES]; MAX_TILE];
@@ -420,6 +440,7 @@ impl Attend<'_, '_> {
             let keys = block + rows.start..block + rows.end;
             let values = &mut square.0[rows.clone()];
             self.v.decode(simd, head_kv, keys, chunk, values);
+            self.prefetch(simd, self.v, block, chunk, n_chunk);
             for tile in tiles::<S>(n_heads) {
                 let weights = &weights[tile.clone()];
                 let seen = |i: usize| &seen[(tile.start + i) / n_group];

@@ -121,6 +121,25 @@ impl Cache {
         (self.access.decode)(simd.implementation(), self.chunks(head, rows, chunk), out);
     }
 
+    /// Returns part `part` of `n_parts` of the bytes of a head in some rows, which may be none.
+    #[inline(always)]
+    pub(crate) fn part(
+        &self,
+        head: usize,
+        rows: Range<usize>,
+        part: usize,
+        n_parts: usize,
+    ) -> &[u8] {
+        if rows.is_empty() {
+            return &[];
+        }
+        let bytes = self.place(head, rows.start).start..self.place(head, rows.end - 1).end;
+        let bytes = &self.memory.as_bytes()[bytes];
+        let len = bytes.len().div_ceil(n_parts);
+        let start = bytes.len().min(part * len);
+        &bytes[start..bytes.len().min(start + len)]
+    }
+
     /// Returns one chunk of a head in some rows.
     #[inline(always)]
     fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
