@@ -535,10 +535,21 @@ fn verification_reports_become_one() {
         for verdict in report["speculators"].as_array_mut().unwrap() {
             verdict["counters"].take();
         }
+        report["agreement"]["writing_ms"].take();
+        for compared in report["agreement"]["speculators"].as_array_mut().unwrap() {
+            compared["elapsed_ms"].take();
+        }
         report
     };
+    let prompts = ["def main():", "import os\n", "class Queue:"].map(|prompt| {
+        let line = serde_json::json!({"id": prompt, "prompt": prompt});
+        format!("{line}\n")
+    });
+    dir.file("prompts.jsonl", prompts.concat());
     let command = [
         "base.gguf",
+        "-f",
+        "prompts.jsonl",
         "--spec-type",
         "ngram-simple,draft-mtp",
         "-n",
@@ -546,7 +557,7 @@ fn verification_reports_become_one() {
         "--matrix",
         "quick",
         "--check",
-        "fit,identity,acceptance,invariance",
+        "fit,identity,acceptance,invariance,agreement",
         "--json",
     ];
     let alone = specrun("verify")
