@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Builds the root of the stage "base" of Containerfile without a container engine, and runs the quick start of README.md
-# and the demo in it. The root holds the files that the stage copies, the models, and nothing else. Needs root, for
-# chroot.
+# Builds the root of a stage of Containerfile without a container engine, and runs the quick start of README.md and the
+# demo in it. The root holds the files that the stage copies, the models, and nothing else. Needs root, for chroot.
 #
-# usage: clean_root.sh FOLDER_OF_PROGRAMS
+# usage: clean_root.sh FOLDER_OF_PROGRAMS [base|cuda]
 #
-# A static program needs nothing else. For a dynamic one, the script copies the libraries that the loader names and
+# base: a static program needs nothing else. For a dynamic one, the script copies the libraries that the loader names and
 # prints them.
+# cuda: the stage begins with Debian, which the script installs with mmdebstrap. It then adds a CUDA driver, as the NVIDIA
+# runtime does, that computes nothing (tests/cuda/driver.c, needs cc), and lists its device.
 set -euo pipefail
 
 programs=$(realpath "${1:?folder of specconv and specrun}")
+stage=${2:-base}
 cd "$(dirname "$0")/../.."
 unshare=$(command -v unshare)
 work=$(mktemp -d)
@@ -17,6 +19,10 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 mkdir "$root"
 chmod 755 "$work" "$root"
+if [ "$stage" = cuda ]; then
+    release=$(sed -nE 's/^FROM .*debian:([a-z]+)-slim AS cuda$/\1/p' Containerfile)
+    mmdebstrap --quiet --variant=minbase "${release:?Debian release of the stage cuda}" "$root"
+fi
 
 # Returns the file of this machine for a path of the stage "build".
 built() {
@@ -33,7 +39,7 @@ perform() {
     while read -r step rest; do
         case $step,$rest in
         RUN,*" /out/"*) eval "${rest//\/out\//$work/out/}" ;;
-        COPY,--from=build\ *)
+        COPY,--from=build\ * | COPY,--from=build-glibc\ *)
             read -ra words <<<"${rest#* }"
             to=$root${words[-1]}
             mkdir -p "${to%/*}"
@@ -58,16 +64,18 @@ perform() {
     done < <(sed -n "/^FROM .* AS $1\$/,/^FROM /{/^FROM /!p}" Containerfile)
 }
 perform build
-perform base
+perform "$stage"
 : "${user:?}" "${folder:?}"
 
-libraries=$(ldd "$programs/specconv" 2>/dev/null | grep -oE '/[^ ]+' || true)
-for library in $libraries; do
-    mkdir -p "$root$(dirname "$library")"
-    cp "$library" "$root$library"
-done
-printf 'libraries: %s\n' "${libraries:-none, the programs are static}"
-(cd "$root" && find . -type f)
+if [ "$stage" = base ]; then
+    libraries=$(ldd "$programs/specconv" 2>/dev/null | grep -oE '/[^ ]+' || true)
+    for library in $libraries; do
+        mkdir -p "$root$(dirname "$library")"
+        cp "$library" "$root$library"
+    done
+    printf 'libraries: %s\n' "${libraries:-none, the programs are static}"
+    (cd "$root" && find . -type f)
+fi
 cp -r models "$root$folder/models"
 
 # Runs a program as the container does.
@@ -87,5 +95,10 @@ while IFS= read -r line; do
 done <"$work/commands"
 [ -s "$root$folder/verify.html" ]
 run specconv demo
+if [ "$stage" = cuda ]; then
+    cc -shared -fPIC tests/cuda/driver.c -o "$root/usr/lib/$(uname -m)-linux-gnu/libcuda.so.1"
+    run specrun devices | tee "$work/devices"
+    grep -q '^cuda:0' "$work/devices"
+fi
 echo
-echo "the quick start runs in a clean root"
+echo "the quick start runs in a clean root of the stage $stage"

@@ -4,7 +4,8 @@
 #
 # usage: reproducible.sh [FOLDER]      keeps the programs in FOLDER
 #
-# TARGET [default: x86_64-unknown-linux-musl] is the target.
+# TARGET [default: x86_64-unknown-linux-musl] is the target. Without the standard library for musl,
+# x86_64-unknown-linux-gnu gives static programs as well.
 set -euo pipefail
 
 keep=${1:+$(realpath -m "$1")}
