@@ -33,7 +33,7 @@ for python in "${pythons[@]}"; do
     step "$bin/pip" install --quiet --no-index "$WHEEL"
     (cd "$work" && step "$bin/specconv" --version && step "$bin/specconv" demo >/dev/null)
     # Test tools come from PyPI.
-    step "$bin/pip" install --quiet numpy gguf pytest mypy pyright
+    step "$bin/pip" install --quiet numpy gguf transformers pytest mypy pyright
     step "$bin/python" -m pytest --quiet -p no:cacheprovider python/tests
     (
         cd "$work"
