@@ -137,6 +137,21 @@ pub fn is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
+/// True if stderr shows colors, and the user did not turn them off (https://no-color.org).
+fn has_colors() -> bool {
+    is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Highlights the kind of message that `text` begins with.
+fn colored(kind: &str, text: &str) -> String {
+    let color = match kind {
+        "error" => 31,
+        "warning" => 33,
+        _ => 36,
+    };
+    format!("\x1b[1;{color}m{kind}\x1b[0m{}", &text[kind.len()..])
+}
+
 /// True with `--quiet`: notes and progress are not printed.
 pub fn is_quiet() -> bool {
     LEVEL.load(Ordering::Relaxed) == 0
@@ -184,6 +199,10 @@ fn message(kind: Option<&'static str>, text: &dyn Display) {
     }
     let text = kind.map_or_else(|| text.clone(), |kind| format!("{kind}: {text}"));
     let text = wrap(&text, width_of(&io::stderr()));
+    let text = match kind {
+        Some(kind) if has_colors() => colored(kind, &text),
+        _ => text,
+    };
     // An error of stderr cannot be reported anywhere.
     progress::without_bars(|| {
         let _ = writeln!(io::stderr().lock(), "{text}");
@@ -240,6 +259,14 @@ mod tests {
         assert_eq!(
             printable("evil\x1b[31m\x07\nname"),
             "evil\\u{1b}[31m\\u{7}\nname"
+        );
+    }
+
+    #[test]
+    fn only_the_kind_of_a_message_is_colored() {
+        assert_eq!(
+            colored("error", "error: m.gguf: no such file"),
+            "\x1b[1;31merror\x1b[0m: m.gguf: no such file"
         );
     }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Records the quick start and the demo in a terminal of 80 columns.
+"""Records the quick start and the demo in a terminal of 80 columns, and takes a picture of the report page.
 
 usage: docs/img/record.py PROGRAMS OUT
 
 PROGRAMS is the folder of specconv and specrun, OUT the folder for quickstart.cast (asciicast v2, which asciinema
-plays) and quickstart.svg (the last screen, for documents). Run it in the root of the repository on a machine
-that does nothing else. It fails if a command fails, or prints a line that does not fit the terminal.
+plays), quickstart.svg (the last screen, for documents) and verify.png (the top of verify.html). Run it in the root of
+the repository on a machine with chromium that does nothing else. It fails if a command fails, or prints a line that
+does not fit the terminal.
 """
 
 import html
@@ -13,6 +14,7 @@ import json
 import os
 import pty
 import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -66,6 +68,9 @@ class Screen:
         elif kind == "K":
             line = self.lines[self.row]
             self.lines[self.row] = "" if number == "2" else line[: self.column]
+        elif kind == "J":
+            self.lines[self.row] = self.lines[self.row][: self.column]
+            del self.lines[self.row + 1 :]
 
 
 class Recording:
@@ -124,6 +129,12 @@ def svg(lines):
     ])
 
 
+def picture(page, out):
+    """Takes a picture of the top of a page."""
+    flags = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1100,1250"]
+    subprocess.run(["chromium", *flags, f"--screenshot={out}", f"file://{page}"], check=True)
+
+
 def color(line):
     """Commands stand out from their output."""
     return ' fill="#7fd1ae"' if line.startswith("$ ") else ""
@@ -140,6 +151,7 @@ def main():
             recording.add(f"$ {command}\r\n")
             run(command, folder, path, recording)
             recording.add("\r\n")
+        picture(os.path.join(folder, "verify.html"), os.path.abspath(os.path.join(out, "verify.png")))
     for line in recording.screen.too_long:
         sys.exit(f"longer than {COLUMNS} columns: {line}")
     header = {"version": 2, "width": COLUMNS, "height": ROWS, "title": "specconv"}
