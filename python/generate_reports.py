@@ -99,7 +99,9 @@ class Generator:
             lines.append(f"\n    {field}: {self.type(value)}\n{doc(value, '    ')}")
             found = f'data["{key}"]'
             if "default" in value or key not in schema.get("required", []):
-                found = f'data.get("{key}", {value.get("default")!r})'
+                # Empty lists and maps are left out of some reports.
+                empty = {"array": [], "object": {}}.get(str(value.get("type")))
+                found = f'data.get("{key}", {value.get("default", empty)!r})'
             loads.append(f"            {field}={self.load(value, found)},\n")
         if schema["properties"].get("verdict", {}).get("$ref", "").endswith("/Verdict"):
             lines.append(

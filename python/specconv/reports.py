@@ -2307,8 +2307,8 @@ class LockReport:
             version=data["version"],
             command=data["command"],
             tool=LockedTool.from_dict(data["tool"]),
-            source=[LockedSource.from_dict(v) for v in data.get("source", None)],
-            input=[HashedInput.from_dict(v) for v in data.get("input", None)],
+            source=[LockedSource.from_dict(v) for v in data.get("source", [])],
+            input=[HashedInput.from_dict(v) for v in data.get("input", [])],
             output=[HashedInput.from_dict(v) for v in data.get("output", [])],
         )
 
@@ -2359,7 +2359,7 @@ class LockedSource:
             repository=data["repository"],
             revision=data["revision"],
             commit=data["commit"],
-            weights=[LockedRanges.from_dict(v) for v in data.get("weights", None)],
+            weights=[LockedRanges.from_dict(v) for v in data.get("weights", [])],
         )
 
 
