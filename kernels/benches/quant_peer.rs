@@ -87,7 +87,7 @@ fn compare(theirs: &QuantizeFn, dtype: DType, number: c_int, with_importance: bo
             theirs(number, x, out, 0, N_ROWS as i64, N_COLS as i64, weights);
         }
         seconds[2].push(processor_time() - start);
-        assert_eq!(ours_out == their_out, true, "{dtype}: the same bytes");
+        assert!(ours_out == their_out, "{dtype}: the same bytes");
     }
     let [avx512, avx2, peer] = seconds.map(|mut seconds| {
         seconds.sort_by(f64::total_cmp);

@@ -1,7 +1,7 @@
 //! Fits scales and points of a grid to blocks of magnitudes: the searches of IQ2 and IQ3. Every sum is in
 //! ggml's order, because another order rounds differently.
 //!
-//! Lanes are candidates of the scale; in the search for the best neighbour, lanes are neighbours.
+//! Lanes are candidates of the scale; in the search for the best neighbour at one scale, lanes are neighbours.
 
 use super::fit_positive::fit_positive;
 use super::grid::{Grid, Group, GroupBytes, Levels, Place, Target, nearest, odd_levels};
@@ -230,7 +230,7 @@ pub(crate) fn fit_grid<B, V: Lanes, const N: usize, const G: usize>(
                 continue;
             }
             let (mut scale, groups) =
-                fit::<V, N, G>(grid, search, &mut candidates, y, w, base, start, top);
+                fit::<V, N, G>(grid, search, &mut candidates, y, w, base, start);
             let signs = &mut block.signs[b * N / 8..][..N / 8];
             signs.copy_from_slice(&prepared.signs[at * N / 8..][..N / 8]);
             if scale < 0.0 {
@@ -393,8 +393,8 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
     w: &[f32; N],
     base: f32,
     start: f32,
-    top: f32,
 ) -> (f32, [GroupBytes; MAX_GROUPS]) {
+    let top = (2 * Grid::<G>::RADIX - 1) as f32;
     let levels = const { odd_levels::<G>() };
     let (mut roots, mut wy) = ([0.0; N], [0.0; N]);
     for at in (0..N).step_by(V::N) {

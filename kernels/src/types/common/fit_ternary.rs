@@ -341,8 +341,8 @@ fn best_of_two_shifts<V: Lanes>(halves: &[Prefixes<V>; 2]) -> Best<V> {
         for (shift, [_, b, c]) in VALUES.into_iter().enumerate() {
             let value = V::splat(c);
             all[half][shift] = (sums.x[N] * value, sums.w[N] * value * value);
-            for second in 0..=N {
-                high[second][half][shift] = sums.w[second] * V::splat(b * b - c * c);
+            for (high, &w) in high.iter_mut().zip(&sums.w) {
+                high[half][shift] = w * V::splat(b * b - c * c);
             }
         }
     }

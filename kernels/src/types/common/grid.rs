@@ -108,6 +108,7 @@ impl<const G: usize> Grid<G> {
                 all.filter(move |(distance, _)| usize::from(**distance) == d)
             });
             let nearest: Vec<GroupBytes> = nearest.map(|(_, &point)| point).collect();
+            assert!(nearest.len() <= MAX_NEIGHBOURS, "too many neighbours");
             grid.entries[number].first = grid.neighbours.len() as u32;
             grid.entries[number].n = nearest.len() as u32;
             for points in nearest.chunks(16) {
@@ -272,15 +273,18 @@ impl<const G: usize> Target<'_, G> {
     }
 }
 
-/// The numbers of lanes.
-pub(crate) const LANE: [f32; 16] = {
-    let mut lane = [0.0; 16];
+/// The most neighbours of a group.
+const MAX_NEIGHBOURS: usize = 1024;
+
+/// The places of neighbours, as numbers.
+pub(crate) static PLACES: [f32; MAX_NEIGHBOURS] = {
+    let mut places = [0.0; MAX_NEIGHBOURS];
     let mut i = 0;
-    while i < 16 {
-        lane[i] = i as f32;
+    while i < MAX_NEIGHBOURS {
+        places[i] = i as f32;
         i += 1;
     }
-    lane
+    places
 };
 
 /// Returns the first neighbour of least error by ggml's sums.
@@ -293,7 +297,7 @@ pub(crate) fn nearest<V: Lanes, const G: usize>(
     let terms = target.terms::<V>(scale);
     // The first place of the least error of each lane; the first neighbour if every error is infinite.
     let (mut least, mut place) = (V::splat(f32::MAX), V::splat(0.0));
-    let mut here = V::load(&LANE);
+    let mut here = V::load(&PLACES);
     for bytes in neighbours.rows {
         for at in (0..16).step_by(V::N) {
             let mut error = V::look_up(&terms[0], &bytes[0][at..]);

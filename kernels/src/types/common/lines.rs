@@ -9,7 +9,7 @@
 //! `12 u M / s`, and `M / s` is at most twice `s reach^2 sum(w) + sum(w x x) / s`. [`margin`] is `64 u`
 //! times that bound: a line that is lower by the margin belongs to a lower sum.
 
-use super::grid::{GroupBytes, LANE, NeighbourRow, Neighbours, Target, bytes_at, nearest};
+use super::grid::{GroupBytes, NeighbourRow, Neighbours, PLACES, Target, bytes_at, nearest};
 use crate::simd::lanes::{Lanes, MAX_LANES};
 
 /// `128 u`.
@@ -94,7 +94,7 @@ fn lowest<V: Lanes, const G: usize>(
         }
     }
     let (mut least, mut place) = (V::splat(f32::MAX), V::splat(0.0));
-    let (mut second, mut here) = (least, V::load(&LANE));
+    let (mut second, mut here) = (least, V::load(&PLACES));
     for row in neighbours.rows {
         for at in (0..16).step_by(V::N) {
             let line = sum::<V>(&lines, row, at);
@@ -154,23 +154,20 @@ impl Lines {
         scales: V,
     ) -> (V, V::Mask) {
         let (mut least, mut place) = (V::splat(f32::MAX), V::splat(0.0));
-        let (mut second, mut here) = (least, place);
-        for (i, row) in neighbours.rows.iter().enumerate() {
+        let mut second = least;
+        let rows = neighbours.rows.iter().zip(PLACES.as_chunks::<16>().0);
+        for (i, (row, places)) in rows.enumerate() {
             let (mut a, mut b) = ([0.0; 16], [0.0; 16]);
             for at in (0..16).step_by(V::N) {
                 sum::<V>(&self.a, row, at).store(&mut a[at..]);
                 sum::<V>(&self.b, row, at).store(&mut b[at..]);
             }
-            let fours = a.as_chunks::<4>().0.iter().zip(b.as_chunks::<4>().0);
-            for (a, b) in fours.take((neighbours.len - 16 * i).div_ceil(4)) {
-                for (&a, &b) in a.iter().zip(b) {
-                    // Lines of absent neighbours are NaN, and then the second operands are the results.
-                    let line = scales * V::splat(a) - V::splat(b);
-                    place = V::select(least.gt(line), here, place);
-                    second = least.max(line).min(second);
-                    least = line.min(least);
-                    here = here + V::splat(1.0);
-                }
+            let lines = a.iter().zip(&b).zip(places);
+            for ((&a, &b), &here) in lines.take(neighbours.len - 16 * i) {
+                let line = scales * V::splat(a) - V::splat(b);
+                place = V::select(least.gt(line), V::splat(here), place);
+                second = line.max(least).min(second);
+                least = line.min(least);
             }
         }
         (place, second.gt(least + V::splat(self.margin)))
