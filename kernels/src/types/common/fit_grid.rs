@@ -295,7 +295,7 @@ struct Scales {
     n: usize,
     inverses: [f32; MAX_CANDIDATES],
     scales: [f32; MAX_CANDIDATES],
-    /// Whether no number times an inverse reaches [`NEAR`].
+    /// True if no number times an inverse reaches [`NEAR`].
     is_near: bool,
 }
 

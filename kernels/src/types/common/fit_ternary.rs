@@ -187,14 +187,14 @@ impl<V: Lanes> Best<V> {
         }
     }
 
-    /// Returns no splits, but with a score just below that of these, which some splits have. The best one is
-    /// found all the same, with fewer improvements before. `weight` is the sum of `w`.
+    /// Returns no splits, with a score just below that of these. A search of all splits from there ends like
+    /// one from the lowest score, after fewer improvements. `weight` is the sum of `w`.
     ///
-    /// All `q2` are nearly `weight / 64` or more, so for ordinary numbers nothing underflows: as long as no
-    /// split clearly above the lower score was tried, neither search has one, and then both have the same.
+    /// The score is that of a split, so some split is clearly above the lower score. Both searches take the
+    /// first such split, because neither has a better one before, and then continue alike. All `q2` are
+    /// nearly `weight / 64` or more, so for ordinary numbers nothing underflows.
     #[inline(always)]
     fn just_below(self, weight: V) -> Best<V> {
-        let is_within = |x: V, limit: f32| x.gt(V::splat(1.0 / limit)) & V::splat(limit).gt(x);
         let is_ordinary = is_within(weight, 1e10) & is_within(self.score, 1e15);
         let below = self.score * V::splat(1.0 - 1.0 / 1024.0);
         Best {
@@ -227,6 +227,12 @@ impl<V: Lanes> Best<V> {
         }
         splits
     }
+}
+
+/// Tests for numbers between `1 / limit` and `limit`.
+#[inline(always)]
+fn is_within<V: Lanes>(x: V, limit: f32) -> V::Mask {
+    x.gt(V::splat(1.0 / limit)) & V::splat(limit).gt(x)
 }
 
 /// A way to split sorted elements: those before the first place have the lowest value, those from the second on
@@ -264,13 +270,18 @@ pub(crate) fn fit_one_shift<V: Lanes>(
     fits
 }
 
+/// Returns the sums of elements that all have one value, from those of `w x` and `w`.
+#[inline(always)]
+fn weighted<V: Lanes>(x: V, w: V, value: f32) -> Sums<V> {
+    let value = V::splat(value);
+    (x * value, w * value * value)
+}
+
 /// Tries every split of 32 elements, shifted up and down.
 #[inline(always)]
 fn best_of_one_shift<V: Lanes>([sums]: &[Prefixes<V>; 1]) -> Best<V> {
     const N: usize = 32;
     let zero = V::splat(0.0);
-    let weighted =
-        |x: V, w: V, value: f32| (x * V::splat(value), w * V::splat(value) * V::splat(value));
     let mut high = [[(zero, zero); 2]; N + 1];
     for (second, high) in high.iter_mut().enumerate() {
         let (x, w) = (sums.x[N] - sums.x[second], sums.w[N] - sums.w[second]);

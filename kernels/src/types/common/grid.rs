@@ -56,7 +56,7 @@ pub(crate) struct Group {
     pub(crate) is_off_grid: bool,
 }
 
-/// What a group of quants is rounded to.
+/// The place of a group of quants: a point, or between points.
 #[derive(Clone, Copy)]
 pub(crate) enum Place<'a> {
     /// The group is a point.
