@@ -13,7 +13,7 @@ use super::common::grid_points;
 use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
 use crate::float::f32_to_f16;
-use crate::simd::lanes::{Lanes, energies};
+use crate::simd::lanes::Lanes;
 use crate::simd::packed::Packed;
 
 /// The descriptor of IQ1_M.
@@ -73,17 +73,15 @@ impl Block<256> for IQ1_M {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        let energies = energies::<V>(x.as_flattened(), 256);
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let importance = weights.map(|row| &row[i % row.len()]);
-            let sigma2 = 2.0 * energies[i] / 256.0;
-            let w = importance_weights::<V>(x, importance, PlainWeights::Squares, sigma2);
-            let mut fits = [Ternary::default(); 16];
-            let blocks = x.as_chunks().0.iter().zip(w.as_chunks().0);
-            for (fit, (x, w)) in fits.iter_mut().zip(blocks) {
-                *fit = fit_two_shifts::<V>(&GRID, x, w, ZERO_BELOW);
-            }
-            *out = IQ1_M::pack(x, &w, &fits);
+        let w = importance_weights::<V>(x, weights, PlainWeights::Squares, 2.0);
+        let parts = (
+            x.as_flattened().as_chunks().0,
+            w.as_flattened().as_chunks().0,
+        );
+        let fits = fit_two_shifts::<V>(&GRID, parts.0, parts.1, ZERO_BELOW);
+        let blocks = x.iter().zip(&w).zip(fits.as_chunks().0);
+        for (out, ((x, w), fits)) in out.iter_mut().zip(blocks) {
+            *out = IQ1_M::pack(x, w, fits);
         }
     }
 

@@ -11,7 +11,7 @@ use super::common::grid;
 use super::common::grid_points;
 use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
 use super::{ElementType, Products};
-use crate::simd::lanes::{Lanes, energies};
+use crate::simd::lanes::Lanes;
 use crate::simd::packed::Packed;
 
 /// The descriptor of IQ1_S.
@@ -56,17 +56,14 @@ impl Block<256> for IQ1_S {
 
     #[inline(always)]
     fn quantize_rows<V: Lanes>(x: &[[f32; 256]], weights: Option<&[[f32; 256]]>, out: &mut [Self]) {
-        let energies = energies::<V>(x.as_flattened(), 256);
-        for (i, (x, out)) in x.iter().zip(out).enumerate() {
-            let importance = weights.map(|row| &row[i % row.len()]);
-            let sigma2 = 2.0 * energies[i] / 256.0;
-            let w = importance_weights::<V>(x, importance, PlainWeights::Ones, sigma2);
-            let mut fits = [Ternary::default(); 8];
-            let blocks = x.as_chunks().0.iter().zip(w.as_chunks().0);
-            for (fit, (x, w)) in fits.iter_mut().zip(blocks) {
-                *fit = fit_one_shift::<V>(&GRID, x, w, ZERO_BELOW);
-            }
-            *out = IQ1_S::pack(&fits);
+        let w = importance_weights::<V>(x, weights, PlainWeights::Ones, 2.0);
+        let (x, w) = (
+            x.as_flattened().as_chunks().0,
+            w.as_flattened().as_chunks().0,
+        );
+        let fits = fit_one_shift::<V>(&GRID, x, w, ZERO_BELOW);
+        for (out, fits) in out.iter_mut().zip(fits.as_chunks().0) {
+            *out = IQ1_S::pack(fits);
         }
     }
 }

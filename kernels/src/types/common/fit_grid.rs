@@ -1,10 +1,11 @@
 //! Fits scales and points of a grid to blocks of magnitudes: the searches of IQ2 and IQ3. Every sum is in
 //! ggml's order, because another order rounds differently.
 //!
-//! Lanes are candidates of the scale; in the search for the best neighbour, lanes are neighbours.
+//! Lanes are candidates of the scale; in the search for the best neighbour at one scale, lanes are neighbours.
 
 use super::fit_positive::fit_positive;
-use super::grid::{Grid, GroupBytes, Levels, Target, odd_levels};
+use super::grid::{Grid, Group, GroupBytes, Levels, Place, Target, nearest, odd_levels};
+use super::lines::{Lines, best_neighbour};
 use crate::float::nearest_int;
 use crate::simd::lanes::{Lanes, energies};
 
@@ -106,32 +107,32 @@ pub(crate) fn scale_quant(scale: f32, d: f32, max: i32) -> u8 {
     nearest_int(0.5 * (1.0 / d * scale - 1.0)).clamp(0, max) as u8
 }
 
-/// Returns the weights of a superblock's errors. `energy` is its sum of squares.
+/// Returns the weights of the errors of superblocks. The variance term is `sigma2` times the mean square.
 #[inline(always)]
 pub(crate) fn weights<V: Lanes>(
-    x: &[f32; 256],
-    importance: Option<&[f32; 256]>,
+    x: &[[f32; 256]],
+    importance: Option<&[[f32; 256]]>,
     plain: PlainWeights,
     sigma2: f32,
-) -> [f32; 256] {
-    let mut weights = [0.0; 256];
-    for (i, (x, w)) in x
-        .chunks_exact(V::N)
-        .zip(weights.chunks_exact_mut(V::N))
-        .enumerate()
-    {
-        let x = V::load(x);
-        let squares = x * x;
-        let sigma2 = V::splat(sigma2);
-        let weight = match (importance, plain) {
-            (Some(importance), _) => V::load(&importance[i * V::N..]) * (sigma2 + squares).sqrt(),
-            (None, PlainWeights::Ones) => (sigma2 + squares).sqrt(),
-            (None, PlainWeights::Squares) => squares,
-            (None, PlainWeights::SquaresPlusQuarter) => V::splat(0.25) * sigma2 + squares,
-        };
-        weight.store(w);
+) -> Vec<[f32; 256]> {
+    let energies = energies::<V>(x.as_flattened(), 256);
+    let mut all = vec![[0.0; 256]; x.len()];
+    for (i, (x, weights)) in x.iter().zip(&mut all).enumerate() {
+        let importance = importance.map(|row| &row[i % row.len()]);
+        let sigma2 = V::splat(sigma2 * energies[i] / 256.0);
+        for at in (0..256).step_by(V::N) {
+            let x = V::load(&x[at..]);
+            let squares = x * x;
+            let weight = match (importance, plain) {
+                (Some(importance), _) => V::load(&importance[at..]) * (sigma2 + squares).sqrt(),
+                (None, PlainWeights::Ones) => (sigma2 + squares).sqrt(),
+                (None, PlainWeights::Squares) => squares,
+                (None, PlainWeights::SquaresPlusQuarter) => V::splat(0.25) * sigma2 + squares,
+            };
+            weight.store(&mut weights[at..]);
+        }
     }
-    weights
+    all
 }
 
 /// The sub-blocks of a chunk, prepared for the search.
@@ -148,16 +149,13 @@ fn prepare<V: Lanes, const N: usize>(
     importance: Option<&[[f32; 256]]>,
     search: &GridSearch,
 ) -> Prepared<N> {
-    let energies = energies::<V>(x.as_flattened(), 256);
+    let weights = weights::<V>(x, importance, search.plain, search.sigma2);
     let mut prepared = Prepared {
         y: Vec::with_capacity(x.len() * 256 / N),
         w: Vec::with_capacity(x.len() * 256 / N),
         signs: Vec::with_capacity(x.len() * 32),
     };
-    for (i, x) in x.iter().enumerate() {
-        let importance = importance.map(|row| &row[i % row.len()]);
-        let sigma2 = search.sigma2 * energies[i] / 256.0;
-        let w = weights::<V>(x, importance, search.plain, sigma2);
+    for (x, w) in x.iter().zip(&weights) {
         let mut y = *x;
         for y in y.chunks_exact_mut(V::N) {
             let x = V::load(y);
@@ -203,6 +201,10 @@ pub(crate) fn fit_grid<B, V: Lanes, const N: usize, const G: usize>(
         Base::Fitted => fit_positive::<V, N>(&prepared.y, &prepared.w, Grid::<G>::RADIX as u8 + 1),
     };
     let n_sub = 256 / N;
+    let mut candidates = Candidates {
+        bytes: [[[0; 2 * MAX_CANDIDATES]; 4]; MAX_GROUPS],
+        is_off_grid: [[0; 2 * MAX_CANDIDATES]; MAX_GROUPS],
+    };
     for (i, out) in out.iter_mut().enumerate() {
         let mut block = Superblock {
             scales: [0.0; 16],
@@ -227,7 +229,8 @@ pub(crate) fn fit_grid<B, V: Lanes, const N: usize, const G: usize>(
             if base <= 0.0 {
                 continue;
             }
-            let (mut scale, groups) = fit::<V, N, G>(grid, search, y, w, base, start, top);
+            let (mut scale, groups) =
+                fit::<V, N, G>(grid, search, &mut candidates, y, w, base, start);
             let signs = &mut block.signs[b * N / 8..][..N / 8];
             signs.copy_from_slice(&prepared.signs[at * N / 8..][..N / 8]);
             if scale < 0.0 {
@@ -256,17 +259,142 @@ const MAX_CANDIDATES: usize = 32;
 /// Maximum number of groups of a sub-block.
 const MAX_GROUPS: usize = 8;
 
+/// A number per candidate, with room to fill [`MAX_CANDIDATES`] from any candidate on.
+type Row = [u8; 2 * MAX_CANDIDATES];
+
+/// The groups of each candidate.
+struct Candidates {
+    bytes: [[Row; 4]; MAX_GROUPS],
+    is_off_grid: [Row; MAX_GROUPS],
+}
+
+impl Candidates {
+    /// Sets group `g` of candidate `t` and of those after it.
+    #[inline(always)]
+    fn set_from(&mut self, t: usize, g: usize, group: Group) {
+        for (row, byte) in self.bytes[g].iter_mut().zip(group.bytes) {
+            row[t..t + MAX_CANDIDATES].fill(byte);
+        }
+        self.is_off_grid[g][t..t + MAX_CANDIDATES].fill(u8::from(group.is_off_grid));
+    }
+
+    #[inline(always)]
+    fn groups(&self, t: usize) -> [GroupBytes; MAX_GROUPS] {
+        let mut groups = [[0; 4]; MAX_GROUPS];
+        for (group, rows) in groups.iter_mut().zip(&self.bytes) {
+            for (byte, row) in group.iter_mut().zip(rows) {
+                *byte = row[t];
+            }
+        }
+        groups
+    }
+}
+
+/// The candidate scales of a sub-block, ascending inverses.
+struct Scales {
+    n: usize,
+    inverses: [f32; MAX_CANDIDATES],
+    scales: [f32; MAX_CANDIDATES],
+    /// True if no number times an inverse reaches [`NEAR`].
+    is_near: bool,
+}
+
+impl Scales {
+    #[inline(always)]
+    fn new<V: Lanes>(search: &GridSearch, top: f32, base: f32, y: &[f32]) -> Scales {
+        let n = 2 * search.n_steps as usize + 1;
+        let (mut inverses, mut scales) = ([0.0; MAX_CANDIDATES], [0.0; MAX_CANDIDATES]);
+        for (t, inverse) in inverses.iter_mut().enumerate() {
+            let step = (t.min(n - 1) as i32 - search.n_steps) as f32;
+            *inverse = top + step * search.step;
+        }
+        for at in (0..n).step_by(V::N) {
+            let inverse = V::load(&inverses[at..]) / V::splat(base);
+            inverse.store(&mut inverses[at..]);
+            (V::splat(1.0) / inverse).store(&mut scales[at..]);
+        }
+        let mut largest = V::splat(0.0);
+        for y in y.chunks_exact(V::N) {
+            largest = V::load(y).abs().max(largest);
+        }
+        let is_near = largest.largest() * inverses[n - 1] < NEAR;
+        Scales {
+            n,
+            inverses,
+            scales,
+            is_near,
+        }
+    }
+}
+
+/// Sets group `g` of every candidate. Candidates whose groups have the same number, which are neighbours, are
+/// rounded together.
+#[inline(always)]
+fn set_groups<V: Lanes, const G: usize>(
+    grid: &Grid<G>,
+    target: &Target<'_, G>,
+    scales: &Scales,
+    g: usize,
+    candidates: &mut Candidates,
+) {
+    let n = scales.n;
+    let lines = Lines::new::<V, G>(target, scales.scales[n - 1], scales.scales[0]);
+    // What each candidate is rounded to, by its identity, after one that is none.
+    let mut ids = [-1.0; 1 + MAX_CANDIDATES];
+    let mut uncertain = 0;
+    for at in (0..n).step_by(V::N) {
+        let inverse = V::load(&scales.inverses[at..]);
+        let numbers = match scales.is_near {
+            true => near_number::<V, G>(target.x, inverse),
+            false => group_number::<V, G>(target.x, inverse),
+        };
+        numbers.store(&mut ids[1 + at..]);
+        let (mut id, mut rest) = (numbers, u64::MAX >> (64 - V::N));
+        while rest != 0 {
+            let number = ids[1 + at + rest.trailing_zeros() as usize];
+            let same = numbers.eq(V::splat(number));
+            rest &= !V::bits(same);
+            if let Place::Between(neighbours) = grid.place(number as usize) {
+                let scale = V::load(&scales.scales[at..]);
+                let (place, certain) = lines.lowest_at::<V>(neighbours, scale);
+                id = V::select(same, place + V::splat(neighbours.first as f32), id);
+                uncertain |= (V::bits(same) & !V::bits(certain)) << at;
+            }
+        }
+        id.store(&mut ids[1 + at..]);
+    }
+    let mut starts = uncertain | uncertain << 1;
+    for at in (0..n).step_by(V::N) {
+        let is_start = V::load(&ids[1 + at..]).ne(V::load(&ids[at..]));
+        starts |= V::bits(is_start) << at;
+    }
+    starts &= (1 << n) - 1;
+    while starts != 0 {
+        let t = starts.trailing_zeros() as usize;
+        starts &= starts - 1;
+        let mut group = grid.group(ids[1 + t] as usize);
+        if uncertain >> t & 1 == 1 {
+            let number = group_number::<f32, G>(target.x, scales.inverses[t]);
+            if let Place::Between(neighbours) = grid.place(number as usize) {
+                group.bytes = nearest::<V, G>(neighbours, target, scales.scales[t]);
+            }
+        }
+        candidates.set_from(t, g, group);
+    }
+}
+
 /// Returns scale and groups of least weighted squared error among the candidates.
 #[inline(always)]
 fn fit<V: Lanes, const N: usize, const G: usize>(
     grid: &Grid<G>,
     search: &GridSearch,
+    candidates: &mut Candidates,
     y: &[f32; N],
     w: &[f32; N],
     base: f32,
     start: f32,
-    top: f32,
 ) -> (f32, [GroupBytes; MAX_GROUPS]) {
+    let top = (2 * Grid::<G>::RADIX - 1) as f32;
     let levels = const { odd_levels::<G>() };
     let (mut roots, mut wy) = ([0.0; N], [0.0; N]);
     for at in (0..N).step_by(V::N) {
@@ -278,34 +406,17 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
         x: y.as_chunks().0.get(g).expect("a group"),
         weights: roots.as_chunks().0.get(g).expect("a group"),
         levels: &levels,
+        reach: top,
     };
-    let n = 2 * search.n_steps as usize + 1;
-    let mut inverses = [0.0; MAX_CANDIDATES];
-    for (t, inverse) in inverses.iter_mut().enumerate() {
-        let step = (t.min(n - 1) as i32 - search.n_steps) as f32;
-        *inverse = (top + step * search.step) / base;
-    }
-    let mut candidates = [[0; MAX_CANDIDATES]; 4 * MAX_GROUPS];
-    let mut off_grid = [0u8; MAX_CANDIDATES];
+    let scales = Scales::new::<V>(search, top, base, y);
+    let n = scales.n;
     for g in 0..N / G {
-        let mut numbers = [0.0; MAX_CANDIDATES];
-        for at in (0..n).step_by(V::N) {
-            let inverse = V::load(&inverses[at..]);
-            group_number::<V, G>(&y[g * G..], inverse).store(&mut numbers[at..]);
-        }
-        let target = target(g);
-        for t in 0..n {
-            let group = grid.best::<V>(numbers[t] as usize, &target, 1.0 / inverses[t]);
-            for (row, byte) in candidates[4 * g..].iter_mut().zip(group.bytes) {
-                row[t] = byte;
-            }
-            off_grid[t] |= u8::from(!group.on_grid) << g;
-        }
+        set_groups::<V, G>(grid, &target(g), &scales, g, candidates);
     }
     let mut sums = [[0.0; MAX_CANDIDATES]; 2];
     for at in (0..n).step_by(V::N) {
-        let (sum_xq, sum_q2) =
-            weighted_sums::<V, N, G, MAX_CANDIDATES>(&levels, w, &wy, &candidates, at);
+        let rows = candidates.bytes.as_flattened();
+        let (sum_xq, sum_q2) = weighted_sums::<V, N, G, _>(&levels, w, &wy, rows, at);
         sum_xq.store(&mut sums[0][at..]);
         sum_q2.store(&mut sums[1][at..]);
     }
@@ -318,15 +429,14 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
             chosen = Some(t);
         }
     }
-    let mut groups = [[0; 4]; MAX_GROUPS];
+    let mut groups = chosen.map_or([[0; 4]; MAX_GROUPS], |t| candidates.groups(t));
+    let mut off_grid = 0u8;
     if let Some(t) = chosen {
-        for (g, group) in groups.iter_mut().enumerate().take(N / G) {
-            for (byte, row) in group.iter_mut().zip(&candidates[4 * g..]) {
-                *byte = row[t];
-            }
+        for (g, row) in candidates.is_off_grid.iter().enumerate().take(N / G) {
+            off_grid |= row[t] << g;
         }
     }
-    let off_grid = match (search.refit, chosen.map_or(0, |t| off_grid[t])) {
+    let off_grid = match (search.refit, off_grid) {
         (Refit::All, _) => u8::MAX,
         (Refit::OffGrid, off_grid) => off_grid,
         (Refit::AllIfOffGrid, 0) if chosen.is_some() => 0,
@@ -337,7 +447,10 @@ fn fit<V: Lanes, const N: usize, const G: usize>(
         for (g, group) in groups.iter_mut().enumerate().take(N / G) {
             if off_grid >> g & 1 == 1 {
                 let number = group_number::<f32, G>(&y[g * G..], inverse) as usize;
-                *group = grid.best::<V>(number, &target(g), scale).bytes;
+                *group = match grid.place(number) {
+                    Place::On(bytes) => bytes,
+                    Place::Between(near) => best_neighbour::<V, G>(near, &target(g), scale),
+                };
             }
         }
         let mut rows = [[0; 1]; 4 * MAX_GROUPS];
@@ -366,6 +479,37 @@ fn group_number<V: Lanes, const G: usize>(y: &[f32], inverse: V) -> V {
     }
     number
 }
+
+/// [`group_number`] if no product of `inverse` reaches [`NEAR`].
+#[inline(always)]
+fn near_number<V: Lanes, const G: usize>(y: &[f32], inverse: V) -> V {
+    let mut number = V::splat(0.0);
+    let mut place = 1.0;
+    for &y in &y[..G] {
+        let multiple = inverse * V::splat(y);
+        if G == 8 {
+            // From 2 to 4, both excluded, the quant is 1.
+            let is_above = [
+                multiple.gt(V::splat(2.0)),
+                multiple.gt(V::splat(BELOW_FOUR)),
+            ];
+            for is_above in is_above {
+                number = V::select(is_above, number + V::splat(place), number);
+            }
+        } else {
+            let quant = (V::splat(0.5) * (multiple - V::splat(1.0))).round_within(0.0, 7.0);
+            number = number + quant * V::splat(place);
+        }
+        place *= Grid::<G>::RADIX as f32;
+    }
+    number
+}
+
+/// A bound of numbers that are rounded without care for large ones.
+const NEAR: f32 = (1 << 22) as f32;
+
+/// The largest number below 4.
+const BELOW_FOUR: f32 = 4.0 - 2.0 * f32::EPSILON;
 
 /// Sums `w y q` and `w q q` over the values `q` of the quants, for the candidates from `at` on.
 #[inline(always)]

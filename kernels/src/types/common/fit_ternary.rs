@@ -1,11 +1,14 @@
 //! Fits scales to blocks of the values -1, 0 and 1, all shifted up or down by 1/8: the searches of IQ1.
-//! Every sum is in ggml's order, because another order rounds differently.
+//! Every sum is in ggml's order, because another order rounds differently. Lanes are blocks; in the search for the
+//! best neighbour, lanes are neighbours.
 
 use std::sync::LazyLock;
 
-use super::grid::{self, Grid, GroupBytes, Levels, Target, levels_of_pairs};
+use super::grid::{self, Grid, GroupBytes, Levels, Place, Target, levels_of_pairs};
 use super::grid_points;
-use crate::simd::lanes::{Lanes, MAX_LANES};
+use super::lines::best_neighbour;
+use super::one_pass::max_abs;
+use crate::simd::lanes::{Lanes, MAX_LANES, transpose};
 
 /// The shift of the values.
 const SHIFT: f32 = 0.125;
@@ -64,240 +67,346 @@ pub(crate) fn max_scale(fits: &[Ternary]) -> f32 {
     fits.iter().fold(0.0, larger)
 }
 
-/// Length of the prefix sums of 32 numbers, with room for a vector after them.
-const SUMS_LEN: usize = 33 + MAX_LANES;
+/// The most elements of a block.
+const MAX_LEN: usize = 32;
 
-/// Returns the indices of the elements in ascending order; equal elements keep their order.
+/// The place of each element of several blocks in ascending order, by element and lane; equal elements keep their
+/// order.
+type Ranks<const N: usize> = [[u8; MAX_LANES]; N];
+
 #[inline(always)]
-fn ascending<V: Lanes, const N: usize>(x: &[f32; N]) -> [usize; N] {
-    let mut order = [0; N];
-    for i in 0..N {
-        let element = V::splat(x[i]);
-        let (mut smaller, mut equal) = (0, 0);
-        for at in (0..N).step_by(V::N) {
-            let others = V::load(&x[at..]);
-            smaller |= V::bits(element.gt(others)) << at;
-            equal |= V::bits(element.eq(others)) << at;
+fn ranks<V: Lanes, const N: usize>(x: &[[f32; N]]) -> Ranks<N> {
+    let x = transpose::<V, N>(x);
+    let one = V::splat(1.0);
+    let mut ranks = [V::splat(0.0); N];
+    for j in 0..N {
+        let mut rank = V::splat(j as f32);
+        for i in 0..j {
+            let is_after = x[i].gt(x[j]);
+            rank = V::select(is_after, rank - one, rank);
+            ranks[i] = V::select(is_after, ranks[i] + one, ranks[i]);
         }
-        let before = smaller | (equal & ((1 << i) - 1));
-        order[before.count_ones() as usize] = i;
+        ranks[j] = rank;
     }
-    order
+    let mut bytes = [[0; MAX_LANES]; N];
+    for (bytes, rank) in bytes.iter_mut().zip(ranks) {
+        rank.truncate_to_bytes(bytes);
+    }
+    bytes
 }
 
-/// The best split of the sorted elements: the first `split.0` have the lowest value, those from `split.1` on
-/// the highest.
-struct Best {
-    scale: f32,
-    score: f32,
-    split: (usize, usize),
-    variant: Option<usize>,
+/// Prefix sums of `w x` and `w` of several blocks in ascending order, by the number of elements.
+#[derive(Clone, Copy)]
+struct Prefixes<V> {
+    x: [V; MAX_LEN + 1],
+    w: [V; MAX_LEN + 1],
 }
 
-impl Best {
-    const NONE: Best = Best {
-        scale: 0.0,
-        score: -f32::MAX,
-        split: (0, 0),
-        variant: None,
-    };
-
-    /// Tries splits whose second parts start at `second` and the `n - 1` places after it, `K` variants of
-    /// each: sums of `w x q` and `w q q`.
-    #[inline(always)]
-    fn improve<V: Lanes, const K: usize>(
-        &mut self,
-        sums: [(V, V); K],
-        first: usize,
-        second: usize,
-        n: usize,
-    ) {
-        let zero = V::splat(0.0);
-        let mut better = 0;
-        for (xq, q2) in sums {
-            let is_better = q2.gt(zero) & (xq * xq).gt(V::splat(self.score) * q2);
-            better |= V::bits(is_better);
+/// Returns the prefix sums of each of `K` parts of the blocks.
+#[inline(always)]
+fn prefixes<V: Lanes, const N: usize, const K: usize>(
+    x: &[[f32; N]],
+    w: &[[f32; N]],
+    ranks: &Ranks<N>,
+) -> [Prefixes<V>; K] {
+    let mut sums_x = vec![[[0.0; N]; K]; V::N];
+    let mut sums_w = vec![[[0.0; N]; K]; V::N];
+    for (lane, (x, w)) in x.iter().zip(w).enumerate() {
+        let mut order = [0; N];
+        for (i, ranks) in ranks.iter().enumerate() {
+            order[usize::from(ranks[lane]) % N] = i;
         }
-        if n < V::N {
-            better &= (1 << n) - 1;
-        }
-        if better == 0 {
-            return;
-        }
-        let mut stored = [[[0.0; MAX_LANES]; 2]; K];
-        for (stored, (xq, q2)) in stored.iter_mut().zip(sums) {
-            xq.store(&mut stored[0]);
-            q2.store(&mut stored[1]);
-        }
-        // Splits before the first better one stay worse: the score has not changed.
-        for lane in better.trailing_zeros() as usize..n.min(V::N) {
-            for (variant, [xq, q2]) in stored.iter().enumerate() {
-                let (xq, q2) = (xq[lane], q2[lane]);
-                if q2 > 0.0 && xq * xq > self.score * q2 {
-                    self.scale = xq / q2;
-                    self.score = self.scale * xq;
-                    self.split = (first, second + lane);
-                    self.variant = Some(variant);
-                }
+        let (mut sum_x, mut sum_w) = ([0.0; K], [0.0; K]);
+        for (j, i) in order.into_iter().enumerate() {
+            for part in 0..K {
+                let is_in = i / (N / K) == part;
+                sum_x[part] += if is_in { w[i] * x[i] } else { 0.0 };
+                sum_w[part] += if is_in { w[i] } else { 0.0 };
+                sums_x[lane][part][j] = sum_x[part];
+                sums_w[lane][part][j] = sum_w[part];
             }
         }
     }
+    let mut prefixes = [Prefixes {
+        x: [V::splat(0.0); MAX_LEN + 1],
+        w: [V::splat(0.0); MAX_LEN + 1],
+    }; K];
+    for (part, prefixes) in prefixes.iter_mut().enumerate() {
+        let (x, w) = (&mut prefixes.x[1..=N], &mut prefixes.w[1..=N]);
+        V::columns(&sums_x.as_flattened().as_flattened()[part * N..], K * N, x);
+        V::columns(&sums_w.as_flattened().as_flattened()[part * N..], K * N, w);
+    }
+    prefixes
 }
 
-/// Fits 32 elements, all shifted alike.
+/// Sums of `w x q` and `w q q`.
+type Sums<V> = (V, V);
+
+/// The best splits of the sorted elements of several blocks: the first elements have the lowest value, the last
+/// ones the highest.
+struct Best<V> {
+    scale: V,
+    score: V,
+    /// Two places where a block is split, and a variant of the values, as a number; below 0 for none.
+    code: V,
+}
+
+impl<V: Lanes> Best<V> {
+    #[inline(always)]
+    fn none() -> Best<V> {
+        Best {
+            scale: V::splat(0.0),
+            score: V::splat(-f32::MAX),
+            code: V::splat(-1.0),
+        }
+    }
+
+    #[inline(always)]
+    fn is_better(&self, (xq, q2): Sums<V>) -> V::Mask {
+        q2.gt(V::splat(0.0)) & (xq * xq).gt(self.score * q2)
+    }
+
+    /// Tries the variants of a split, in order.
+    #[inline(always)]
+    fn improve<const K: usize>(&mut self, sums: [Sums<V>; K], split: (usize, usize)) {
+        let mut may_be_better = V::splat(0.0).gt(V::splat(0.0));
+        for (xq, q2) in sums {
+            may_be_better = may_be_better | (xq * xq).gt(self.score * q2);
+        }
+        if !V::any(may_be_better) {
+            return;
+        }
+        for (variant, sums) in sums.into_iter().enumerate() {
+            let is_better = self.is_better(sums);
+            let (xq, q2) = sums;
+            let scale = xq / q2;
+            let code = (split.0 * (MAX_LEN + 1) + split.1) * K + variant;
+            self.scale = V::select(is_better, scale, self.scale);
+            self.score = V::select(is_better, scale * xq, self.score);
+            self.code = V::select(is_better, V::splat(code as f32), self.code);
+        }
+    }
+
+    /// Returns no splits, with a score just below that of these. A search of all splits from there ends like
+    /// one from the lowest score, after fewer improvements. `weight` is the sum of `w`.
+    ///
+    /// The score is that of a split, so some split is clearly above the lower score. Both searches take the
+    /// first such split, because neither has a better one before, and then continue alike. All `q2` are
+    /// nearly `weight / 64` or more, so for ordinary numbers nothing underflows.
+    #[inline(always)]
+    fn just_below(self, weight: V) -> Best<V> {
+        let is_ordinary = is_within(weight, 1e10) & is_within(self.score, 1e15);
+        let below = self.score * V::splat(1.0 - 1.0 / 1024.0);
+        Best {
+            score: V::select(is_ordinary, below, V::splat(-f32::MAX)),
+            ..Best::none()
+        }
+    }
+
+    /// Returns the scale, the split and the variant of each lane.
+    #[inline(always)]
+    fn lanes<const K: usize>(&self) -> [Option<Split>; MAX_LANES] {
+        let (mut scales, mut codes) = ([0.0; MAX_LANES], [0.0; MAX_LANES]);
+        self.scale.store(&mut scales);
+        self.code.store(&mut codes);
+        let mut splits = [None; MAX_LANES];
+        for (split, (scale, code)) in splits
+            .iter_mut()
+            .zip(scales.into_iter().zip(codes))
+            .take(V::N)
+        {
+            if code >= 0.0 {
+                let (places, variant) = (code as usize / K, code as usize % K);
+                let places = [places / (MAX_LEN + 1), places % (MAX_LEN + 1)];
+                *split = Some(Split {
+                    scale,
+                    places,
+                    variant,
+                });
+            }
+        }
+        splits
+    }
+}
+
+/// Tests for numbers between `1 / limit` and `limit`.
+#[inline(always)]
+fn is_within<V: Lanes>(x: V, limit: f32) -> V::Mask {
+    x.gt(V::splat(1.0 / limit)) & V::splat(limit).gt(x)
+}
+
+/// A way to split sorted elements: those before the first place have the lowest value, those from the second on
+/// the highest.
+#[derive(Clone, Copy)]
+struct Split {
+    scale: f32,
+    places: [usize; 2],
+    variant: usize,
+}
+
+/// Fits blocks whose elements are all shifted alike.
 #[inline(always)]
 pub(crate) fn fit_one_shift<V: Lanes>(
     grid: &Grid<8>,
-    x: &[f32; 32],
-    w: &[f32; 32],
+    x: &[[f32; 32]],
+    w: &[[f32; 32]],
     zero_below: f32,
-) -> Ternary {
-    if is_below(x, zero_below) {
-        return Ternary::default();
-    }
-    let order = ascending::<V, 32>(x);
-    let (mut sum_x, mut sum_w) = ([0.0; SUMS_LEN], [0.0; SUMS_LEN]);
-    for (j, &i) in order.iter().enumerate() {
-        sum_x[j + 1] = sum_x[j] + w[i] * x[i];
-        sum_w[j + 1] = sum_w[j] + w[i];
-    }
-    let (all_x, all_w) = (V::splat(sum_x[32]), V::splat(sum_w[32]));
-    let mut best = Best::NONE;
-    for first in 0..=32 {
-        let (low_x, low_w) = (V::splat(sum_x[first]), V::splat(sum_w[first]));
-        for second in (first..=32).step_by(V::N) {
-            let (x, w) = (V::load(&sum_x[second..]), V::load(&sum_w[second..]));
-            let x = [low_x, x - low_x, all_x - x];
-            let w = [low_w, w - low_w, all_w - w];
-            let sums = [split_sums(x, w, &VALUES[0]), split_sums(x, w, &VALUES[1])];
-            best.improve(sums, first, second, 33 - second);
+) -> Vec<Ternary> {
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let ranks = ranks::<V, 32>(x);
+        let best = best_of_one_shift(&prefixes::<V, 32, 1>(x, w, &ranks));
+        for (lane, split) in best.lanes::<2>()[..x.len()].iter().enumerate() {
+            let split = split.filter(|_| max_abs::<V>(&x[lane]) >= zero_below);
+            fits.push(match split {
+                Some(split) => {
+                    let is_down = [split.variant == 1; 4];
+                    round::<V, 32>(grid, &x[lane], &w[lane], &ranks, lane, &split, is_down)
+                }
+                None => Ternary::default(),
+            });
         }
     }
-    let down = best.variant.map(|variant| [variant == 1; 4]);
-    round::<V, 32>(grid, x, w, &order, &best, down)
+    fits
 }
 
-/// Returns the sums of `w x q` and `w q q` from those of `w x` and `w` of the parts of a split.
+/// Returns the sums of elements that all have one value, from those of `w x` and `w`.
 #[inline(always)]
-fn split_sums<V: Lanes>(x: [V; 3], w: [V; 3], values: &[f32; 3]) -> (V, V) {
-    let [a, b, c] = [
-        V::splat(values[0]),
-        V::splat(values[1]),
-        V::splat(values[2]),
-    ];
-    (
-        x[0] * a + x[1] * b + x[2] * c,
-        w[0] * a * a + w[1] * b * b + w[2] * c * c,
-    )
+fn weighted<V: Lanes>(x: V, w: V, value: f32) -> Sums<V> {
+    let value = V::splat(value);
+    (x * value, w * value * value)
 }
 
-/// Prefix sums of `w x` and `w` of one half of a block, in the order of all its elements.
-struct HalfSums {
-    x: [f32; SUMS_LEN],
-    w: [f32; SUMS_LEN],
-}
-
-impl HalfSums {
-    #[inline(always)]
-    fn new(x: &[f32; 16], w: &[f32; 16], order: &[usize; 16], half: usize) -> HalfSums {
-        let mut sums = HalfSums {
-            x: [0.0; SUMS_LEN],
-            w: [0.0; SUMS_LEN],
-        };
-        for (j, &i) in order.iter().enumerate() {
-            (sums.x[j + 1], sums.w[j + 1]) = (sums.x[j], sums.w[j]);
-            if i / 8 == half {
-                sums.x[j + 1] += w[i] * x[i];
-                sums.w[j + 1] += w[i];
+/// Tries every split of 32 elements, shifted up and down.
+#[inline(always)]
+fn best_of_one_shift<V: Lanes>([sums]: &[Prefixes<V>; 1]) -> Best<V> {
+    const N: usize = 32;
+    let zero = V::splat(0.0);
+    let mut high = [[(zero, zero); 2]; N + 1];
+    for (second, high) in high.iter_mut().enumerate() {
+        let (x, w) = (sums.x[N] - sums.x[second], sums.w[N] - sums.w[second]);
+        for shift in 0..2 {
+            high[shift] = weighted(x, w, VALUES[shift][2]);
+        }
+    }
+    let mut best = Best::none();
+    for step in [N / 4, 1] {
+        best = best.just_below(sums.w[N]);
+        for first in (step / 2..=N).step_by(step) {
+            let (low_x, low_w) = (sums.x[first], sums.w[first]);
+            let mut low = [(zero, zero); 2];
+            for shift in 0..2 {
+                low[shift] = weighted(low_x, low_w, VALUES[shift][0]);
+            }
+            for second in (first..=N).step_by(step) {
+                let (x, w) = (sums.x[second] - low_x, sums.w[second] - low_w);
+                let mut tried = [(zero, zero); 2];
+                for shift in 0..2 {
+                    let middle = weighted(x, w, VALUES[shift][1]);
+                    let (low, high) = (low[shift], high[second][shift]);
+                    tried[shift] = (low.0 + middle.0 + high.0, low.1 + middle.1 + high.1);
+                }
+                best.improve(tried, (first, second));
             }
         }
-        sums
     }
-
-    /// Returns the sums of `w x q` and `w q q` of splits, with the given values. Neighbouring values differ
-    /// by 1, so sums of three parts follow from two prefixes.
-    #[inline(always)]
-    fn of_splits<V: Lanes>(&self, first: usize, second: usize, values: &[f32; 3]) -> (V, V) {
-        let [a, b, c] = *values;
-        let high = V::splat(c);
-        let prefixes = V::splat(self.x[first]) + V::load(&self.x[second..]);
-        let low_w = V::splat(self.w[first]) * V::splat(a * a - b * b);
-        let w = V::load(&self.w[second..]) * V::splat(b * b - c * c);
-        (
-            V::splat(self.x[16]) * high - prefixes,
-            V::splat(self.w[16]) * high * high + low_w + w,
-        )
-    }
+    best
 }
 
-/// Fits sixteen elements; each half has its own shift.
+/// Fits blocks whose halves are each shifted.
 #[inline(always)]
 pub(crate) fn fit_two_shifts<V: Lanes>(
     grid: &Grid<8>,
-    x: &[f32; 16],
-    w: &[f32; 16],
+    x: &[[f32; 16]],
+    w: &[[f32; 16]],
     zero_below: f32,
-) -> Ternary {
-    if is_below(x, zero_below) {
-        return Ternary::default();
-    }
-    let order = ascending::<V, 16>(x);
-    let halves = [
-        HalfSums::new(x, w, &order, 0),
-        HalfSums::new(x, w, &order, 1),
-    ];
-    let mut best = Best::NONE;
-    for first in 0..=16 {
-        for second in (first..=16).step_by(V::N) {
-            let up = [
-                halves[0].of_splits::<V>(first, second, &VALUES[0]),
-                halves[1].of_splits::<V>(first, second, &VALUES[0]),
-            ];
-            let down = [
-                halves[0].of_splits::<V>(first, second, &VALUES[1]),
-                halves[1].of_splits::<V>(first, second, &VALUES[1]),
-            ];
-            let sums = [
-                (up[0].0 + up[1].0, up[0].1 + up[1].1),
-                (up[0].0 + down[1].0, up[0].1 + down[1].1),
-                (down[0].0 + up[1].0, down[0].1 + up[1].1),
-                (down[0].0 + down[1].0, down[0].1 + down[1].1),
-            ];
-            best.improve(sums, first, second, 17 - second);
+) -> Vec<Ternary> {
+    let mut fits = Vec::with_capacity(x.len());
+    for (x, w) in x.chunks(V::N).zip(w.chunks(V::N)) {
+        let ranks = ranks::<V, 16>(x);
+        let best = best_of_two_shifts(&prefixes::<V, 16, 2>(x, w, &ranks));
+        for (lane, split) in best.lanes::<4>()[..x.len()].iter().enumerate() {
+            let split = split.filter(|_| max_abs::<V>(&x[lane]) >= zero_below);
+            fits.push(match split {
+                Some(split) => {
+                    let is_down = [split.variant & 2 != 0, split.variant & 1 != 0, false, false];
+                    round::<V, 16>(grid, &x[lane], &w[lane], &ranks, lane, &split, is_down)
+                }
+                None => Ternary::default(),
+            });
         }
     }
-    let down = best
-        .variant
-        .map(|variant| [variant & 2 != 0, variant & 1 != 0, false, false]);
-    round::<V, 16>(grid, x, w, &order, &best, down)
+    fits
 }
 
-/// True if all magnitudes are below a limit.
+/// Tries every split of sixteen elements with every shift of the halves. Neighbouring values differ by 1, so the
+/// sums of three parts follow from two prefixes.
 #[inline(always)]
-fn is_below(x: &[f32], limit: f32) -> bool {
-    x.iter()
-        .fold(0.0, |max: f32, x| if max > x.abs() { max } else { x.abs() })
-        < limit
+fn best_of_two_shifts<V: Lanes>(halves: &[Prefixes<V>; 2]) -> Best<V> {
+    const N: usize = 16;
+    let zero = V::splat(0.0);
+    // By half and shift: of all elements, and of those from the second place on.
+    let mut all = [[(zero, zero); 2]; 2];
+    let mut high = [[[zero; 2]; 2]; N + 1];
+    for (half, sums) in halves.iter().enumerate() {
+        for (shift, [_, b, c]) in VALUES.into_iter().enumerate() {
+            let value = V::splat(c);
+            all[half][shift] = (sums.x[N] * value, sums.w[N] * value * value);
+            for (high, &w) in high.iter_mut().zip(&sums.w) {
+                high[half][shift] = w * V::splat(b * b - c * c);
+            }
+        }
+    }
+    let mut best = Best::none();
+    for step in [N / 4, 1] {
+        best = best.just_below(halves[0].w[N] + halves[1].w[N]);
+        for first in (step / 2..=N).step_by(step) {
+            let mut low = [[zero; 2]; 2];
+            for (half, sums) in halves.iter().enumerate() {
+                for (shift, [a, b, _]) in VALUES.into_iter().enumerate() {
+                    low[half][shift] = all[half][shift].1 + sums.w[first] * V::splat(a * a - b * b);
+                }
+            }
+            for second in (first..=N).step_by(step) {
+                let mut parts = [[(zero, zero); 2]; 2];
+                for (half, sums) in halves.iter().enumerate() {
+                    let prefixes = sums.x[first] + sums.x[second];
+                    for shift in 0..2 {
+                        parts[half][shift] = (
+                            all[half][shift].0 - prefixes,
+                            low[half][shift] + high[second][half][shift],
+                        );
+                    }
+                }
+                let mut tried = [(zero, zero); 4];
+                for (variant, tried) in tried.iter_mut().enumerate() {
+                    let (a, b) = (parts[0][variant / 2], parts[1][variant % 2]);
+                    *tried = (a.0 + b.0, a.1 + b.1);
+                }
+                best.improve(tried, (first, second));
+            }
+        }
+    }
+    best
 }
 
-/// Rounds the groups of the best split to points of the grid. `down` is `None` without a split.
+/// Rounds the groups of a split to points of the grid. `is_down` says which groups are shifted down.
 #[inline(always)]
 fn round<V: Lanes, const N: usize>(
     grid: &Grid<8>,
     x: &[f32; N],
     w: &[f32; N],
-    order: &[usize; N],
-    best: &Best,
-    down: Option<[bool; 4]>,
+    ranks: &Ranks<N>,
+    lane: usize,
+    split: &Split,
+    mut is_down: [bool; 4],
 ) -> Ternary {
-    let Some(mut is_down) = down else {
-        return Ternary::default();
-    };
     let mut quants = [0; N];
-    for (j, &i) in order.iter().enumerate() {
-        quants[i] = usize::from(j >= best.split.0) + usize::from(j >= best.split.1);
+    for (quant, ranks) in quants.iter_mut().zip(ranks) {
+        let rank = usize::from(ranks[lane]);
+        *quant = usize::from(rank >= split.places[0]) + usize::from(rank >= split.places[1]);
     }
-    let mut scale = best.scale;
+    let mut scale = split.scale;
     if scale < 0.0 {
         scale = -scale;
         quants.iter_mut().for_each(|quant| *quant = 2 - *quant);
@@ -318,11 +427,16 @@ fn round<V: Lanes, const N: usize>(
             x: x.as_chunks().0.get(g).expect("a group"),
             weights: w.as_chunks().0.get(g).expect("a group"),
             levels: &LEVELS[usize::from(is_down[g])],
+            reach: 1.0 + SHIFT,
         };
-        let group = grid.best::<V>(number, &target, scale);
-        on_grid &= group.on_grid;
-        groups[g] = group.bytes;
-        indices[g] = grid.index(group.bytes);
+        groups[g] = match grid.place(number) {
+            Place::On(bytes) => bytes,
+            Place::Between(neighbours) => {
+                on_grid = false;
+                best_neighbour::<V, 8>(neighbours, &target, scale)
+            }
+        };
+        indices[g] = grid.index(groups[g]);
     }
     if !on_grid {
         let (mut sum_xq, mut sum_q2) = (0.0, 0.0);

@@ -8,8 +8,27 @@ use crate::types::common::unpack::{self, Blocks, TileScales, spread_bits, spread
 /// Quants of a group in four bytes: one quant per byte, or two, the first in the lowest two bits.
 pub(crate) type GroupBytes = [u8; 4];
 
-/// Neighbours that are compared together: byte `j` of each.
-type Neighbours = [[u8; 16]; 4];
+/// Sixteen neighbours: byte `j` of each.
+pub(crate) type NeighbourRow = [[u8; 16]; 4];
+
+/// The neighbours of a group.
+#[derive(Clone, Copy)]
+pub(crate) struct Neighbours<'a> {
+    pub(crate) rows: &'a [NeighbourRow],
+    pub(crate) len: usize,
+    /// The identity of the first; those of the others follow.
+    pub(crate) first: usize,
+}
+
+/// Returns a neighbour.
+#[inline(always)]
+pub(crate) fn bytes_at(rows: &[NeighbourRow], place: usize) -> GroupBytes {
+    let ([a, b, c, d], i) = (&rows[place / 16], place % 16);
+    [a[i], b[i], c[i], d[i]]
+}
+
+/// The byte of absent neighbours. Its level is infinite.
+const ABSENT: u8 = 15;
 
 /// A grid with the neighbours of every group of quants.
 ///
@@ -17,24 +36,33 @@ type Neighbours = [[u8; 16]; 4];
 pub(crate) struct Grid<const G: usize> {
     /// The entry of each group, by its number: the quants as digits, the first the lowest.
     entries: Vec<Entry>,
-    neighbours: Vec<Neighbours>,
+    neighbours: Vec<NeighbourRow>,
 }
 
 /// A group of quants.
 #[derive(Clone, Copy, Default)]
 struct Entry {
     bytes: GroupBytes,
-    /// The index of the point, or the first of the neighbours if the group is not a point.
+    /// The index of the point, or of the first row of neighbours if the group is not a point.
     first: u32,
-    /// Number of [`Neighbours`]; 0 for a point.
+    /// Number of neighbours; 0 for a point.
     n: u32,
 }
 
-/// A group of quants, and the index of the point if it is one.
-#[derive(Clone, Copy, Debug, Default)]
+/// A point, and whether a group was rounded to it that is not a point.
+#[derive(Clone, Copy)]
 pub(crate) struct Group {
     pub(crate) bytes: GroupBytes,
-    pub(crate) on_grid: bool,
+    pub(crate) is_off_grid: bool,
+}
+
+/// The place of a group of quants: a point, or between points.
+#[derive(Clone, Copy)]
+pub(crate) enum Place<'a> {
+    /// The group is a point.
+    On(GroupBytes),
+    /// The group is not a point, but these are.
+    Between(Neighbours<'a>),
 }
 
 impl<const G: usize> Grid<G> {
@@ -80,11 +108,11 @@ impl<const G: usize> Grid<G> {
                 all.filter(move |(distance, _)| usize::from(**distance) == d)
             });
             let nearest: Vec<GroupBytes> = nearest.map(|(_, &point)| point).collect();
+            assert!(nearest.len() <= MAX_NEIGHBOURS, "too many neighbours");
             grid.entries[number].first = grid.neighbours.len() as u32;
-            grid.entries[number].n = nearest.len().div_ceil(16) as u32;
+            grid.entries[number].n = nearest.len() as u32;
             for points in nearest.chunks(16) {
-                // The last one is repeated: a later equal neighbour is never chosen.
-                let point = |i: usize| points[i.min(points.len() - 1)];
+                let point = |i: usize| points.get(i).copied().unwrap_or([ABSENT; 4]);
                 let column = |j: usize| std::array::from_fn(|i| point(i)[j]);
                 grid.neighbours.push(std::array::from_fn(column));
             }
@@ -141,26 +169,33 @@ impl<const G: usize> Grid<G> {
         entry.first as u16
     }
 
-    /// Returns the group with a number, or the best of its neighbours if it is not a point. `terms` are
-    /// computed for neighbours only.
+    /// Returns the place of the group with a number.
     #[inline(always)]
-    pub(crate) fn best<V: Lanes>(
-        &self,
-        number: usize,
-        target: &Target<'_, G>,
-        scale: f32,
-    ) -> Group {
+    pub(crate) fn place(&self, number: usize) -> Place<'_> {
         let entry = &self.entries[number];
         if entry.n == 0 {
-            return Group {
-                bytes: entry.bytes,
-                on_grid: true,
-            };
+            return Place::On(entry.bytes);
         }
-        let neighbours = &self.neighbours[entry.first as usize..][..entry.n as usize];
-        Group {
-            bytes: nearest::<V, G>(neighbours, &target.terms::<V>(scale)),
-            on_grid: false,
+        let (first, len) = (entry.first as usize, entry.n as usize);
+        Place::Between(Neighbours {
+            rows: &self.neighbours[first..][..len.div_ceil(16)],
+            len,
+            first: self.entries.len() + 16 * first,
+        })
+    }
+
+    /// Returns a group by its identity: the number of a point, or what [`Neighbours::first`] counts.
+    #[inline(always)]
+    pub(crate) fn group(&self, id: usize) -> Group {
+        match id.checked_sub(self.entries.len()) {
+            None => Group {
+                bytes: self.entries[id].bytes,
+                is_off_grid: false,
+            },
+            Some(place) => Group {
+                bytes: bytes_at(&self.neighbours, place),
+                is_off_grid: true,
+            },
         }
     }
 }
@@ -178,6 +213,13 @@ pub(crate) const fn levels_of_pairs(values: [f32; 3]) -> Levels {
         levels[1][i] = values[(i >> 2) % 3];
         i += 1;
     }
+    with_absent(levels)
+}
+
+/// Sets the level of absent neighbours.
+const fn with_absent(mut levels: Levels) -> Levels {
+    levels[0][ABSENT as usize] = f32::INFINITY;
+    levels[1][ABSENT as usize] = f32::INFINITY;
     levels
 }
 
@@ -192,7 +234,7 @@ pub(crate) const fn odd_levels<const G: usize>() -> Levels {
         levels[0][i] = (2 * (i & 7) + 1) as f32;
         i += 1;
     }
-    levels
+    with_absent(levels)
 }
 
 /// The numbers that a group of quants approximates.
@@ -201,6 +243,8 @@ pub(crate) struct Target<'a, const G: usize> {
     /// Weights of squared errors.
     pub(crate) weights: &'a [f32; G],
     pub(crate) levels: &'a Levels,
+    /// The largest magnitude of a level.
+    pub(crate) reach: f32,
 }
 
 /// Terms of the error, by the byte that contains the quant. They are added in order, so the first two of
@@ -229,24 +273,32 @@ impl<const G: usize> Target<'_, G> {
     }
 }
 
-/// The numbers of lanes.
-const LANE: [f32; 16] = {
-    let mut lane = [0.0; 16];
+/// The most neighbours of a group.
+const MAX_NEIGHBOURS: usize = 1024;
+
+/// The places of neighbours, as numbers.
+pub(crate) static PLACES: [f32; MAX_NEIGHBOURS] = {
+    let mut places = [0.0; MAX_NEIGHBOURS];
     let mut i = 0;
-    while i < 16 {
-        lane[i] = i as f32;
+    while i < MAX_NEIGHBOURS {
+        places[i] = i as f32;
         i += 1;
     }
-    lane
+    places
 };
 
-/// Returns the first neighbour of least error.
+/// Returns the first neighbour of least error by ggml's sums.
 #[inline(always)]
-fn nearest<V: Lanes, const G: usize>(neighbours: &[Neighbours], terms: &Terms) -> GroupBytes {
+pub(crate) fn nearest<V: Lanes, const G: usize>(
+    neighbours: Neighbours<'_>,
+    target: &Target<'_, G>,
+    scale: f32,
+) -> GroupBytes {
+    let terms = target.terms::<V>(scale);
     // The first place of the least error of each lane; the first neighbour if every error is infinite.
     let (mut least, mut place) = (V::splat(f32::MAX), V::splat(0.0));
-    let mut here = V::load(&LANE);
-    for bytes in neighbours {
+    let mut here = V::load(&PLACES);
+    for bytes in neighbours.rows {
         for at in (0..16).step_by(V::N) {
             let mut error = V::look_up(&terms[0], &bytes[0][at..]);
             for i in G / 4..G {
@@ -262,9 +314,7 @@ fn nearest<V: Lanes, const G: usize>(neighbours: &[Neighbours], terms: &Terms) -
     let minus = V::splat(-1.0);
     let is_least = (minus * least).eq(V::splat((minus * least).largest()));
     let place = -V::select(is_least, minus * place, V::splat(-f32::MAX)).largest();
-    let place = place as usize % (16 * neighbours.len());
-    let ([a, b, c, d], i) = (&neighbours[place / 16], place % 16);
-    [a[i], b[i], c[i], d[i]]
+    bytes_at(neighbours.rows, place as usize % neighbours.len)
 }
 
 /// Returns a sign code of seven bits as eight bits: the number of ones is even.

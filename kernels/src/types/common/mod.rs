@@ -9,6 +9,7 @@ pub(crate) mod fit_symmetric;
 pub(crate) mod fit_ternary;
 pub(crate) mod grid;
 pub(crate) mod grid_points;
+pub(crate) mod lines;
 pub(crate) mod nibbles;
 pub(crate) mod one_pass;
 pub(crate) mod superblock;
