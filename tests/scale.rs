@@ -10,6 +10,9 @@ use crate::cli::assert_valid;
 use crate::parts::{model, spawn};
 use crate::util::{Cmd, Dir, Ran, bundled, read_json, reference, send, specconv, specrun, status};
 
+/// Forms of the parts of models.
+const FORMS: [&str; 2] = ["shared", "separate"];
+
 /// Plans a command.
 fn plan(dir: &Dir, command: &[&str], n_shards: usize) -> PathBuf {
     let path = dir.join("plan.json");
@@ -65,7 +68,7 @@ fn files(folder: &Path, prefix: &str) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Compares the files that a command writes alone with those of shards.
+/// Compares the files that a command writes alone with those of shards, in both forms of parts.
 fn assert_same(command: &[&str], prefix: &str, input: impl Fn(&Dir)) {
     let expected = Dir::new();
     input(&expected);
@@ -75,15 +78,25 @@ fn assert_same(command: &[&str], prefix: &str, input: impl Fn(&Dir)) {
     assert!(!expected.is_empty());
     let dir = Dir::new();
     input(&dir);
-    for n_shards in [1, 2, 7] {
-        let plan = plan(&dir, command, n_shards);
+    let forms = FORMS.iter().flat_map(|form| [1, 2, 7].map(|n| (form, n)));
+    for (form, n_shards) in forms {
+        let command = [command, &["--parts", form]].concat();
+        let plan = plan(&dir, &command, n_shards);
+        assert_eq!(read_json(&plan)["parts"], *form);
         run_all(&dir, &plan, n_shards);
+        let manifest = read_json(&dir.join("plan.json.parts/part-00000.json"));
+        assert_valid("work-part", &manifest);
         let report = finish(&dir, &plan).arg("--overwrite").json();
         assert_valid("finish", &report);
         assert!(
             files(dir.path(), prefix) == expected,
             "{command:?} in {n_shards} shards"
         );
+        let sizes = report["outputs"].as_array().unwrap().iter();
+        let size_bytes: u64 = sizes.map(|file| file["size_bytes"].as_u64().unwrap()).sum();
+        if *form == "shared" {
+            assert_eq!(report["renamed_bytes"], size_bytes);
+        }
         // The parts are removed, and finishing again does nothing.
         let parts = dir.join("plan.json.parts");
         assert_eq!(fs::read_dir(&parts).unwrap().count(), 1);
@@ -129,30 +142,37 @@ fn models_have_the_bytes_of_one_machine() {
 
 #[test]
 fn whole_files_are_renamed() {
-    let dir = Dir::new();
-    let checkpoint = bundled("tiny-qwen35-mtp");
-    let command = [
-        "convert",
-        checkpoint.to_str().unwrap(),
-        "--outfile",
-        "out-{ftype}.gguf",
-    ];
-    let plan = plan(&dir, &command, 1);
-    run_all(&dir, &plan, 1);
-    let report = finish(&dir, &plan).arg("--keep-parts").json();
-    assert_eq!(report["renamed_bytes"], 0, "kept parts are copied");
-    let part = dir.join("plan.json.parts/part-00000-0.gguf");
-    let out = report["outputs"][0]["path"].as_str().unwrap().to_owned();
-    assert!(fs::read(part).unwrap() == fs::read(dir.join(&out)).unwrap());
-    fs::remove_file(dir.join(&out)).unwrap();
-    let report = finish(&dir, &plan).json();
-    assert_eq!(report["renamed_bytes"], report["outputs"][0]["size_bytes"]);
+    for (form, n_shards, prefix) in [("separate", 1, "part-00000-0"), ("shared", 3, ".output-")] {
+        let dir = Dir::new();
+        let checkpoint = bundled("tiny-qwen35-mtp");
+        let command = [
+            "convert",
+            checkpoint.to_str().unwrap(),
+            "--outfile",
+            "out-{ftype}.gguf",
+            "--parts",
+            form,
+        ];
+        let plan = plan(&dir, &command, n_shards);
+        run_all(&dir, &plan, n_shards);
+        let report = finish(&dir, &plan).arg("--keep-parts").json();
+        assert_eq!(report["renamed_bytes"], 0, "kept parts are copied");
+        let parts = files(&dir.join("plan.json.parts"), prefix);
+        let out = report["outputs"][0]["path"].as_str().unwrap().to_owned();
+        let written = fs::read(dir.join(&out)).unwrap();
+        assert!(matches!(&parts[..], [(_, bytes)] if *bytes == written));
+        fs::remove_file(dir.join(&out)).unwrap();
+        let report = finish(&dir, &plan).json();
+        assert_eq!(report["renamed_bytes"], report["outputs"][0]["size_bytes"]);
+        assert!(fs::read(dir.join(&out)).unwrap() == written);
+    }
 }
 
 /// A plan of a model of 12 MB in three shards.
-fn planned(dir: &Dir) -> PathBuf {
+fn planned(dir: &Dir, form: &str) -> PathBuf {
     model(dir, 12);
-    plan(dir, &["quantize", "in.gguf", "out.gguf", "Q8_0"], 3)
+    let command = ["quantize", "in.gguf", "out.gguf", "Q8_0", "--parts", form];
+    plan(dir, &command, 3)
 }
 
 /// Expects that `finish` refuses, and names the problem.
@@ -166,7 +186,7 @@ fn assert_refused(dir: &Dir, plan: &Path, problem: &str) {
 #[test]
 fn parts_that_are_not_right_are_named() {
     let dir = Dir::new();
-    let planned = planned(&dir);
+    let planned = planned(&dir, "separate");
     let at = |name: &str| dir.join("plan.json.parts").join(name);
     let all = "plan.json: shard 0: missing; shard 1: missing; shard 2: missing";
     assert_refused(&dir, &planned, all);
@@ -189,7 +209,7 @@ fn parts_that_are_not_right_are_named() {
     let mut changed = bytes.clone();
     changed[bytes.len() / 2] ^= 1;
     fs::write(&data, &changed).unwrap();
-    assert_refused(&dir, &planned, "shard 2: part-00002-0.gguf: hash ");
+    assert_refused(&dir, &planned, "shard 2: part-00002-0.gguf: bytes ");
     fs::write(&data, &bytes[1..]).unwrap();
     assert_refused(&dir, &planned, "bytes, expected");
     fs::remove_file(&data).unwrap();
@@ -211,9 +231,77 @@ fn parts_that_are_not_right_are_named() {
 }
 
 #[test]
-fn parts_of_another_plan_are_not_accepted() {
+fn damaged_ranges_of_a_shared_file_are_named() {
     let dir = Dir::new();
-    let first = planned(&dir);
+    let planned = planned(&dir, "shared");
+    let folder = dir.join("plan.json.parts");
+    let all = "plan.json: shard 0: missing; shard 1: missing; shard 2: missing";
+    assert_refused(&dir, &planned, all);
+    run_all(&dir, &planned, 3);
+    let shared = || {
+        let found = files(&folder, ".output-00000.gguf.");
+        let [(name, bytes)] = <[_; 1]>::try_from(found).unwrap();
+        (folder.join(name), bytes)
+    };
+    let (data, bytes) = shared();
+    let plan = read_json(&planned);
+    assert_eq!(plan["outputs"][0]["size_bytes"], bytes.len());
+    let rows = &plan["shards"][1]["files"][0]["content"]["slices"][0];
+    let first = rows["offset"].as_u64().unwrap() as usize;
+    // A byte of the header, of the last rows of shard 0, and of the first rows of shard 1.
+    for (at, shards) in [(9, [0, 1, 2]), (first - 1, [0, 1, 2]), (first, [1, 0, 2])] {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1;
+        fs::write(&data, &changed).unwrap();
+        let error = finish(&dir, &planned).error();
+        let [damaged, right @ ..] = shards;
+        let problem = format!("plan.json: shard {damaged}: .output-00000.gguf.");
+        assert!(error.contains(&problem), "{error}");
+        assert!(
+            error.contains(": bytes ") && error.contains(": hash "),
+            "{error}"
+        );
+        assert!(!error.contains("; shard"), "{error}");
+        for i in right {
+            assert_eq!(shard(&dir, &planned, i).json()["kept"], true);
+        }
+        assert_eq!(shard(&dir, &planned, damaged).json()["kept"], false);
+        assert!(shared().1 == bytes);
+    }
+    // A file that is longer, or missing.
+    fs::write(&data, [&bytes[..], b"more"].concat()).unwrap();
+    assert_refused(&dir, &planned, "bytes, expected");
+    assert_eq!(shard(&dir, &planned, 2).json()["kept"], false);
+    assert!(shared().1 == bytes);
+    fs::remove_file(&data).unwrap();
+    assert_refused(&dir, &planned, ": No such file");
+    run_all(&dir, &planned, 3);
+    // Manifests that are of another shard, lack ranges, or are missing.
+    let manifest = |i: usize| folder.join(format!("part-0000{i}.json"));
+    fs::copy(manifest(2), manifest(1)).unwrap();
+    assert_refused(&dir, &planned, "shard 1: double: a copy of shard 2");
+    shard(&dir, &planned, 1).ok();
+    let mut lacking = read_json(&manifest(1));
+    let ranges = &mut lacking["files"][0]["ranges"];
+    assert!(ranges.as_array_mut().unwrap().pop().is_some());
+    fs::write(manifest(1), lacking.to_string()).unwrap();
+    assert_refused(&dir, &planned, "its manifest has hashes of");
+    fs::remove_file(manifest(1)).unwrap();
+    assert_refused(&dir, &planned, "plan.json: shard 1: missing");
+    shard(&dir, &planned, 1).ok();
+    finish(&dir, &planned).ok();
+    assert!(fs::read(dir.join("out.gguf")).unwrap() == bytes);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+}
+
+#[test]
+fn parts_of_another_plan_are_not_accepted() {
+    FORMS.iter().for_each(|form| assert_stale(form));
+}
+
+fn assert_stale(form: &str) {
+    let dir = Dir::new();
+    let first = planned(&dir, form);
     run_all(&dir, &first, 3);
     let error = specconv("plan").args(["quantize", "in.gguf", "out.gguf", "Q6_K", "-o"]);
     let error = error.arg(&first).current_dir(dir.path()).run();
@@ -224,7 +312,8 @@ fn parts_of_another_plan_are_not_accepted() {
         error.stderr
     );
     // The same shards with another type.
-    let second = plan(&dir, &["quantize", "in.gguf", "out.gguf", "Q6_K"], 3);
+    let command = ["quantize", "in.gguf", "out.gguf", "Q6_K", "--parts", form];
+    let second = plan(&dir, &command, 3);
     assert_refused(&dir, &second, "shard 0: stale: made for another plan");
     shard(&dir, &second, 0).ok();
     assert_refused(&dir, &second, "shard 1: stale");
@@ -241,7 +330,7 @@ fn parts_of_another_plan_are_not_accepted() {
 #[test]
 fn another_input_is_refused() {
     let dir = Dir::new();
-    let planned = planned(&dir);
+    let planned = planned(&dir, "shared");
     let input = dir.join("in.gguf");
     let bytes = fs::read(&input).unwrap();
     let error = |dir: &Dir| shard(dir, &planned, 1).error();
@@ -308,18 +397,24 @@ fn a_changed_chat_template_is_another_input() {
 
 #[test]
 fn a_shard_can_run_twice_at_once_and_continue_after_a_signal() {
+    FORMS.iter().for_each(|form| assert_robust(form));
+}
+
+fn assert_robust(form: &str) {
     let dir = Dir::new();
     // Absolute paths: the programs run in the folder of the tests.
     let input = model(&dir, 48);
     let (input, out) = (input.to_str().unwrap(), dir.join("out.gguf"));
-    let planned = plan(&dir, &["quantize", input, out.to_str().unwrap(), "Q8_0"], 2);
-    let runs = [0, 0, 0].map(|i| spawn(shard(&dir, &planned, i)));
+    let out = out.to_str().unwrap();
+    let command = ["quantize", input, out, "Q8_0", "--parts", form];
+    let planned = plan(&dir, &command, 3);
+    let runs = [0, 2, 0, 0].map(|i| spawn(shard(&dir, &planned, i)));
     for run in runs {
         let (status, stderr) = status(run);
         assert!(status.success(), "{stderr}");
     }
     // Killed at once, in the middle, or never: the next run ends the work.
-    let journal = dir.join("plan.json.parts/.part-00001-0.gguf.journal");
+    let journal = dir.join("plan.json.parts/.part-00001.json.journal");
     let len = || fs::metadata(&journal).map_or(0, |found| found.len());
     for signal in ["KILL", "TERM", "KILL"] {
         let goal = len() + 80;
@@ -342,8 +437,13 @@ fn a_shard_can_run_twice_at_once_and_continue_after_a_signal() {
 
 #[test]
 fn a_full_disk_leaves_no_part() {
+    assert_no_part("separate", "part-00000-0.gguf: File too large");
+    assert_no_part("shared", ": File too large");
+}
+
+fn assert_no_part(form: &str, problem: &str) {
     let dir = Dir::new();
-    let planned = planned(&dir);
+    let planned = planned(&dir, form);
     let limited = |command: Cmd| -> Ran {
         let command = command.into_command();
         let mut limited = Command::new("sh");
@@ -358,14 +458,15 @@ fn a_full_disk_leaves_no_part() {
     };
     let ran = limited(shard(&dir, &planned, 0));
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    assert!(
-        ran.stderr.contains("part-00000-0.gguf: File too large"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.stderr.contains(problem), "{}", ran.stderr);
     assert_refused(&dir, &planned, "shard 0: missing");
     run_all(&dir, &planned, 3);
     let ran = limited(finish(&dir, &planned));
+    if form == "shared" {
+        // Nothing is written but the report.
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        return;
+    }
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(
         ran.stderr.contains("out.gguf: File too large"),
@@ -405,12 +506,19 @@ fn flags_without_a_meaning_for_parts_are_refused() {
     let foreign = dir.file("notes.json", "{}");
     let found = specconv("finish").arg(&foreign).error();
     assert!(found.contains("notes.json: not a plan"), "{found}");
-    let planned = plan(&dir, &["quantize", "in.gguf", "out.gguf", "Q8_0"], 1);
+    let found = error(&[
+        "kld", "in.gguf", "in.gguf", "-f", "in.gguf", "--parts", "shared",
+    ]);
+    assert!(found.starts_with("--parts: for convert"), "{found}");
+    let command = [
+        "quantize", "in.gguf", "out.gguf", "Q8_0", "--parts", "shared",
+    ];
+    let planned = plan(&dir, &command, 1);
     let text = fs::read_to_string(&planned).unwrap();
     fs::write(&planned, text.replacen("specconv 0", "specconv 9", 1)).unwrap();
     let found = shard(&dir, &planned, 0).error();
     assert!(found.contains("made by specconv 9"), "{found}");
-    fs::write(&planned, text.replacen("part-00000-0.gguf", "../x.gguf", 1)).unwrap();
+    fs::write(&planned, text.replacen("output-00000.gguf", "../x.gguf", 1)).unwrap();
     let found = shard(&dir, &planned, 0).error();
     assert!(found.contains("is not the name of a part"), "{found}");
 }

@@ -60,6 +60,8 @@ pub(crate) struct Description {
     pub(crate) options: String,
     /// Model files that are written.
     pub(crate) outputs: Vec<WorkOutput>,
+    /// Their headers.
+    pub(crate) headers: Vec<Vec<u8>>,
     /// Content of the files of each shard.
     pub(crate) shards: Vec<Vec<WorkContent>>,
 }

@@ -65,6 +65,9 @@ WorkContent = Union[dict[str, Any], dict[str, Any], dict[str, Any]]
 WorkKind = Literal["convert", "quantize", "imatrix", "kld", "verify"]
 """A command that can be divided."""
 
+WorkParts = Literal["separate", "shared"]
+"""Form of the parts that shards write."""
+
 
 
 @dataclass(frozen=True)
@@ -1202,7 +1205,7 @@ class FinishReport:
     """The files."""
 
     renamed_bytes: int
-    """Bytes of these that were parts, and got their names without being copied."""
+    """Bytes of these that the shards wrote as whole files, which were renamed."""
 
     kernel_copied_bytes: int
     """Bytes of tensor data that the kernel copied from the parts."""
@@ -2789,14 +2792,37 @@ class PartFile:
     size_bytes: int
     """Size in bytes."""
 
-    xxh3: str
-    """XXH3 in hexadecimal."""
+    ranges: list[PartRange]
+    """Ranges that the shard wrote, in file order. The rest of a separate file is zero."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PartFile:
         """Makes the report from its JSON. Unknown fields are ignored."""
         return cls(
             name=data["name"],
+            size_bytes=data["size_bytes"],
+            ranges=[PartRange.from_dict(v) for v in data["ranges"]],
+        )
+
+
+@dataclass(frozen=True)
+class PartRange:
+    """Bytes that a shard wrote: the header, or rows of a tensor."""
+
+    offset: int
+    """Offset in the file, in bytes."""
+
+    size_bytes: int
+    """Number of bytes."""
+
+    xxh3: str
+    """XXH3 in hexadecimal."""
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PartRange:
+        """Makes the report from its JSON. Unknown fields are ignored."""
+        return cls(
+            offset=data["offset"],
             size_bytes=data["size_bytes"],
             xxh3=data["xxh3"],
         )
@@ -3512,7 +3538,7 @@ class RunReport:
     """True if the part was already right, so that nothing was written."""
 
     size_bytes: int
-    """Bytes of all files of the part."""
+    """Bytes of the part, without padding."""
 
     resumed_bytes: int
     """Bytes of tensor data that were kept from an interrupted run."""
@@ -5401,10 +5427,12 @@ class WorkFile:
     """A file that a shard writes."""
 
     name: str
-    """Name in the folder of parts."""
+    """Name in the folder of parts. Shared files are hidden, and a part of the plan's SHA-256 follows
+    their name.
+    """
 
     content: WorkContent
-    """Content of the file."""
+    """Content of the file; of a shared one, the content that the shard writes."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> WorkFile:
@@ -5531,6 +5559,9 @@ class WorkPlanReport:
     outputs: list[WorkOutput]
     """Model files that are written; empty for measurements."""
 
+    parts: WorkParts
+    """Form of the parts of model files."""
+
     shards: list[WorkShard]
     """Work of each shard, in order."""
 
@@ -5547,6 +5578,7 @@ class WorkPlanReport:
             inputs=[WorkInput.from_dict(v) for v in data["inputs"]],
             sources=[WorkSource.from_dict(v) for v in data["sources"]],
             outputs=[WorkOutput.from_dict(v) for v in data["outputs"]],
+            parts=data["parts"],
             shards=[WorkShard.from_dict(v) for v in data["shards"]],
         )
 
@@ -5735,6 +5767,7 @@ __all__ = [
     "PairingOutcome",
     "PairingReport",
     "PartFile",
+    "PartRange",
     "Passport",
     "PassportReport",
     "PassportStatus",
@@ -5810,6 +5843,7 @@ __all__ = [
     "WorkKind",
     "WorkOutput",
     "WorkPartReport",
+    "WorkParts",
     "WorkPlanReport",
     "WorkShard",
     "WorkSlice",

@@ -70,6 +70,7 @@ fn run(
         threads,
         resume: Some(Resume {
             inputs: &[folder.join("input")],
+            journal: None,
             options,
         }),
         ..WriteConfig::new()

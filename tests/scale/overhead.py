@@ -39,31 +39,32 @@ def main():
         split = [specconv, "split", "--split-max-size", str(size), "in.gguf", "split"]
         subprocess.run([*split, "-q"], check=True, stdout=subprocess.DEVNULL)
     kinds = {
-        "one file": (["quantize", "in.gguf"], ["Q4_K_M"]),
-        "split model": (["quantize", "--keep-split", min(glob.glob("split-*.gguf"))], ["Q4_K_M"]),
+        "one file": (["quantize", "in.gguf"], ["shared", "separate"]),
+        "split model": (["quantize", "--keep-split", min(glob.glob("split-*.gguf"))], ["shared"]),
     }
     print(f"in.gguf: {os.path.getsize('in.gguf') / 1e9:.2f} GB of F16 to Q4_K_M, CPU time in seconds, medians of {ROUNDS}\n")
-    print("| | one run | shards | plan | run | finish | all | overhead |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for kind, (start, end) in kinds.items():
-        alone, divided = [], {n: [] for n in (1, 4, 16)}
+    print("| | parts | one run | shards | plan | run | finish | all | overhead |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for kind, (start, forms) in kinds.items():
+        alone, divided = [], {(form, n): [] for form in forms for n in (1, 4, 16)}
         for _ in range(ROUNDS):
             clear("alone")
-            alone.append(seconds([[specconv, *start, "alone.gguf", *end]]))
-            for n, times in divided.items():
+            alone.append(seconds([[specconv, *start, "alone.gguf", "Q4_K_M"]]))
+            for (form, n), times in divided.items():
                 clear("shards")
-                plan = [specconv, "plan", *start, "shards.gguf", *end, "--shards", str(n), "-o", "shards.json"]
+                plan = [specconv, "plan", *start, "shards.gguf", "Q4_K_M", "-o", "shards.json"]
+                plan += ["--shards", str(n), "--parts", form]
                 runs = [[specconv, "run", "shards.json", "--shard", str(i)] for i in range(n)]
                 finish = [specconv, "finish", "shards.json"]
                 times.append([seconds([plan]), seconds(runs), seconds([finish])])
                 for path in glob.glob("alone*.gguf"):
                     assert filecmp.cmp(path, path.replace("alone", "shards"), shallow=False), path
         base = statistics.median(alone)
-        for n, times in divided.items():
+        for (form, n), times in divided.items():
             parts = [statistics.median(column) for column in zip(*times)]
             total = statistics.median(sum(row) for row in times)
             cells = [f"{x:.2f}" for x in (*parts, total)]
-            print(f"| {kind} | {base:.2f} | {n} | " + " | ".join(cells) + f" | {100 * (total / base - 1):+.1f} % |")
+            print(f"| {kind} | {form} | {base:.2f} | {n} | " + " | ".join(cells) + f" | {100 * (total / base - 1):+.1f} % |")
         clear("alone")
         clear("shards")
 

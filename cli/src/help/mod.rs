@@ -143,6 +143,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "n_gpu_layers",
             "no_repack",
             "parallel",
+            "parts",
             "prefetch",
             "shard",
             "shards",

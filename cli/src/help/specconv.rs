@@ -211,7 +211,7 @@ pub(crate) const TOPICS: &[Topic] = &[
     },
     Topic {
         command: "plan",
-        short: &["shards", "plan", "copied_inputs", "replace_plan"],
+        short: &["shards", "plan", "parts", "copied_inputs", "replace_plan"],
         examples: &[
             "quantize model.gguf q4.gguf Q4_K_M --shards 8 -o plan.json",
             "convert hf://org/name --shards 64 -o plan.json",

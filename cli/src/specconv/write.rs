@@ -193,6 +193,7 @@ impl WriteArgs {
         let options = format!("{version} {options}{}", inputs.commits());
         let resume = Resume {
             inputs: inputs.data(),
+            journal: None,
             options: &options,
         };
         let config = WriteConfig {

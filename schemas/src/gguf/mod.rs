@@ -36,6 +36,6 @@ pub use split::{SPLIT_COUNT, SPLIT_NO, SPLIT_TENSORS, SplitError, part_paths};
 pub use strings::{Iter as StringsIter, Strings};
 pub use value::{Array, Value, ValueType};
 pub use write::{
-    Editor, FileLayout, Output, Resume, Staged, WriteConfig, WriteError, WriteReport, layout,
-    layouts, stage, write,
+    Editor, FileLayout, HashedRange, Output, Resume, Staged, WriteConfig, WriteError, WriteReport,
+    layout, layouts, stage, stage_shared, write,
 };

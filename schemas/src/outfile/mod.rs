@@ -17,6 +17,7 @@ pub(crate) use lock::{is_at, open_locked};
 pub use lock::{lock_beside, lock_folder_of};
 pub use names::{Destination, Existing, OutputNames};
 pub use partial::{Partial, publish};
+pub use space::is_local;
 pub(crate) use space::{Need, check_space};
 
 /// Error of writing an output. Nothing was published.

@@ -31,13 +31,15 @@ enum Hidden {
     Temporary(TempPath),
     /// Kept for the next run if this one fails.
     Kept(PathBuf),
+    /// The final path: other processes write the file, too.
+    Shared(PathBuf),
 }
 
 impl AsRef<Path> for Hidden {
     fn as_ref(&self) -> &Path {
         match self {
             Hidden::Temporary(path) => path,
-            Hidden::Kept(path) => path,
+            Hidden::Kept(path) | Hidden::Shared(path) => path,
         }
     }
 }
@@ -156,6 +158,24 @@ impl Partial {
         paths.iter().map(keep).collect()
     }
 
+    /// Opens or creates a file that other processes write, too. It has its final name already, so publication only
+    /// syncs it.
+    ///
+    /// # Errors
+    /// A file operation failed.
+    pub(crate) fn shared(path: &Path) -> Result<Partial, OutfileError> {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+        let file = options.open(path).map_err(|e| OutfileError::io(path, e))?;
+        Ok(Partial {
+            path: path.to_path_buf(),
+            file,
+            hidden: Hidden::Shared(path.to_path_buf()),
+            is_new: false,
+        })
+    }
+
     /// Returns the final path.
     pub fn path(&self) -> &Path {
         &self.path
@@ -180,6 +200,8 @@ enum Published {
     Exchanged,
     /// The previous file is gone.
     Replaced,
+    /// The file had its name before.
+    Named,
 }
 
 /// Publishes complete files under their final names: all of them, or none.
@@ -226,6 +248,9 @@ pub fn publish(partials: Vec<Partial>) -> Result<(), OutfileError> {
 
 fn give_name(partial: &Partial, is_alone: bool) -> io::Result<Published> {
     let Partial { path, hidden, .. } = partial;
+    if let Hidden::Shared(_) = hidden {
+        return Ok(Published::Named);
+    }
     if partial.is_new {
         rename_new(hidden.as_ref(), path)?;
         return Ok(Published::New);
@@ -282,7 +307,7 @@ fn take_name((partial, way): &(&Partial, Published)) {
     let _ = match way {
         Published::New => fs::rename(path, hidden),
         Published::Exchanged => exchange(hidden.as_ref(), path),
-        Published::Replaced => Ok(()),
+        Published::Replaced | Published::Named => Ok(()),
     };
 }
 

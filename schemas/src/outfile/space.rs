@@ -52,15 +52,32 @@ pub(crate) fn check_space(needs: &[Need<'_>]) -> Result<(), OutfileError> {
     Ok(())
 }
 
+#[cfg(target_os = "linux")]
+const BTRFS: u64 = 0x9123_683e;
+#[cfg(target_os = "linux")]
+const XFS: u64 = 0x5846_5342;
+/// Other local file systems: ext2 to ext4, F2FS, bcachefs, ZFS, tmpfs, overlayfs.
+#[cfg(target_os = "linux")]
+const OTHERS: [u64; 6] = [
+    0xef53,
+    0xf2f5_2010,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x0102_1994,
+    0x794c_7630,
+];
+
+/// Returns the type of the file system of a folder.
+#[cfg(target_os = "linux")]
+fn file_system(folder: &Path) -> Option<u64> {
+    let found = rustix::fs::statfs(folder).ok()?;
+    Some(found.f_type as u64 & 0xffff_ffff)
+}
+
 /// Checks whether a file system can store a copy without using space (reflinks).
 fn shares_blocks(folder: &Path) -> bool {
     #[cfg(target_os = "linux")]
-    {
-        const BTRFS: u64 = 0x9123_683e;
-        const XFS: u64 = 0x5846_5342;
-        let found = rustix::fs::statfs(folder);
-        found.is_ok_and(|found| [BTRFS, XFS].contains(&(found.f_type as u64 & 0xffff_ffff)))
-    }
+    return file_system(folder).is_some_and(|found| [BTRFS, XFS].contains(&found));
     #[cfg(not(target_os = "linux"))]
     {
         let _ = folder;
@@ -68,9 +85,31 @@ fn shares_blocks(folder: &Path) -> bool {
     }
 }
 
+/// Checks whether a folder is on a local file system, whose processes can write neighbouring bytes of one file. Network
+/// file systems, FUSE and unknown ones may lose such writes.
+pub fn is_local(folder: &Path) -> bool {
+    #[cfg(target_os = "linux")]
+    return file_system(folder)
+        .is_some_and(|found| [BTRFS, XFS].contains(&found) || OTHERS.contains(&found));
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = folder;
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn unknown_file_systems_are_not_local() {
+        assert!(!is_local(Path::new("/proc")));
+        assert!(!is_local(Path::new("/proc/none")));
+        let memory = Path::new("/dev/shm");
+        assert!(is_local(memory) || file_system(memory) != Some(0x0102_1994));
+    }
 
     #[test]
     fn outputs_of_one_file_system_share_its_space() {

@@ -93,8 +93,9 @@ pub use vocab::{
     CoverageReport, GraftVocabReport, MapVocabReport, SplitVocabReport, TrimVocabReport,
 };
 pub use work::{
-    FinishReport, FinishedFile, PartFile, PartManifest, RunReport, WorkContent, WorkFile,
-    WorkInput, WorkKind, WorkOutput, WorkPlan, WorkShard, WorkSlice, WorkSource, WorkTensor,
+    FinishReport, FinishedFile, PartFile, PartManifest, PartRange, RunReport, WorkContent,
+    WorkFile, WorkInput, WorkKind, WorkOutput, WorkParts, WorkPlan, WorkShard, WorkSlice,
+    WorkSource, WorkTensor,
 };
 
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};

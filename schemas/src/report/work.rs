@@ -28,8 +28,20 @@ pub struct WorkPlan {
     pub sources: Vec<WorkSource>,
     /// Model files that are written; empty for measurements.
     pub outputs: Vec<WorkOutput>,
+    /// Form of the parts of model files.
+    pub parts: WorkParts,
     /// Work of each shard, in order.
     pub shards: Vec<WorkShard>,
+}
+
+/// Form of the parts that shards write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkParts {
+    /// Each shard writes files of its own.
+    Separate,
+    /// All shards write their rows into one file for each output, at the offsets of the plan.
+    Shared,
 }
 
 /// A command that can be divided.
@@ -129,9 +141,9 @@ pub struct WorkShard {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkFile {
-    /// Name in the folder of parts.
+    /// Name in the folder of parts. Shared files are hidden, and a part of the plan's SHA-256 follows their name.
     pub name: String,
-    /// Content of the file.
+    /// Content of the file; of a shared one, the content that the shard writes.
     pub content: WorkContent,
 }
 
@@ -201,6 +213,18 @@ pub struct PartFile {
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
+    /// Ranges that the shard wrote, in file order. The rest of a separate file is zero.
+    pub ranges: Vec<PartRange>,
+}
+
+/// Bytes that a shard wrote: the header, or rows of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PartRange {
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Number of bytes.
+    pub size_bytes: u64,
     /// XXH3 in hexadecimal.
     pub xxh3: String,
 }
@@ -218,7 +242,7 @@ pub struct RunReport {
     pub shard: u32,
     /// True if the part was already right, so that nothing was written.
     pub kept: bool,
-    /// Bytes of all files of the part.
+    /// Bytes of the part, without padding.
     pub size_bytes: u64,
     /// Bytes of tensor data that were kept from an interrupted run.
     pub resumed_bytes: u64,
@@ -239,7 +263,7 @@ pub struct FinishReport {
     pub plan_sha256: String,
     /// The files.
     pub outputs: Vec<FinishedFile>,
-    /// Bytes of these that were parts, and got their names without being copied.
+    /// Bytes of these that the shards wrote as whole files, which were renamed.
     pub renamed_bytes: u64,
     /// Bytes of tensor data that the kernel copied from the parts.
     pub kernel_copied_bytes: u64,

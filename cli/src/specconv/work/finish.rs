@@ -11,13 +11,14 @@ use schemas::gguf::{self, Output, Plan, WriteConfig, WriteReport};
 use schemas::outfile::{self, OutputNames, Partial};
 use schemas::progress::{Task, Unit};
 use schemas::report::{
-    FinishReport, FinishedFile, SCHEMA_VERSION, Verdict, WorkContent, WorkOutput, WorkShard,
+    FinishReport, FinishedFile, SCHEMA_VERSION, Verdict, WorkContent, WorkOutput, WorkParts,
+    WorkShard,
 };
 use schemas::work::{JoinError, Joined, PartFile, Slice, TensorShape, hash, join};
 use schemas::{input, threads};
 
 use super::part::{self, FINISHED, State};
-use super::{ReadPlan, inputs};
+use super::{ReadPlan, inputs, plan};
 use crate::hint::Hinted;
 use crate::interrupt;
 use crate::output::{self, Format};
@@ -27,9 +28,10 @@ use crate::work::FinishedPart;
 /// Join the parts of all shards of a plan
 ///
 /// Checks every part against the plan first, and names those that are missing, wrong, stale or foreign. Models are
-/// written as one machine writes them: a part that is a whole file gets its name without being copied, and other parts
-/// are copied by the kernel, which shares their blocks on file systems with reflinks. Sums of imatrix and kld are
-/// added in the order of the text, and the reports of verify become one; their flags in the plan decide about outputs.
+/// written as one machine writes them: files that the shards wrote together, and parts that are a whole file, get their
+/// names without being copied. Rows of other parts are copied by the kernel, which shares their blocks on file systems
+/// with reflinks. Sums of imatrix and kld are added in the order of the text, and the reports of verify become one;
+/// their flags in the plan decide about outputs.
 #[derive(Debug, clap::Args)]
 pub(in crate::specconv) struct Args {
     /// The plan
@@ -55,10 +57,9 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let read = ReadPlan::open(&args.plan)?;
     if let Some(measurement) = read.command.measurement() {
         check_parts(&read)?;
-        let folder = read.folder();
         let files = read.plan.shards.iter().flat_map(|shard| &shard.files);
         let parts = files.map(|file| {
-            let path = folder.join(&file.name);
+            let path = read.file_path(&file.name);
             let plan = gguf::open_one(&path)?;
             Ok(FinishedPart { path, plan })
         });
@@ -156,14 +157,13 @@ struct OutputPart {
 
 /// Returns the parts of an output, in the order of the shards.
 fn parts_of(read: &ReadPlan, index: usize) -> anyhow::Result<Vec<OutputPart>> {
-    let folder = read.folder();
     let mut parts = Vec::new();
     for file in read.plan.shards.iter().flat_map(|shard| &shard.files) {
         let WorkContent::Tensors { output, slices } = &file.content else {
             continue;
         };
         if *output as usize == index {
-            let path = folder.join(&file.name);
+            let path = read.file_path(&file.name);
             parts.push(OutputPart {
                 plan: gguf::open_one(&path)?,
                 path,
@@ -183,7 +183,7 @@ fn parts_of(read: &ReadPlan, index: usize) -> anyhow::Result<Vec<OutputPart>> {
 struct JoinedOutput<'a> {
     output: &'a WorkOutput,
     plan: Plan,
-    /// The part that is the whole file.
+    /// The part that is the whole file, or the shared file.
     whole: Option<PathBuf>,
 }
 
@@ -192,6 +192,35 @@ fn joined<'a>(
     index: usize,
     output: &'a WorkOutput,
 ) -> anyhow::Result<JoinedOutput<'a>> {
+    let (plan, whole) = match read.plan.parts {
+        WorkParts::Separate => join_parts(read, index, output)?,
+        WorkParts::Shared => {
+            let path = read.file_path(&plan::shared_name(index as u32));
+            (gguf::open_one(&path)?, Some(path))
+        }
+    };
+    let layout = gguf::layout(&plan).with_context(|| output.path.clone())?;
+    let (header, size_bytes) = (hash(&layout.header), layout.size_bytes);
+    ensure!(
+        header == output.header_xxh3 && size_bytes == output.size_bytes,
+        "{}: the parts make a header {header} and {size_bytes} bytes, expected {} and {}",
+        output.path,
+        output.header_xxh3,
+        output.size_bytes
+    );
+    Ok(JoinedOutput {
+        output,
+        plan,
+        whole,
+    })
+}
+
+/// Joins the separate parts of an output; returns the path of a part that is the whole file.
+fn join_parts(
+    read: &ReadPlan,
+    index: usize,
+    output: &WorkOutput,
+) -> anyhow::Result<(Plan, Option<PathBuf>)> {
     let mut parts = parts_of(read, index)?;
     let tensors = output.tensors.iter().map(|tensor| TensorShape {
         name: tensor.name.clone(),
@@ -209,26 +238,12 @@ fn joined<'a>(
         let path = part.map_or(Path::new(&output.path), |part| &part.path);
         anyhow::Error::from(error).context(path.display().to_string())
     })?;
-    let (plan, whole) = match found {
+    Ok(match found {
         Joined::Parts(plan) => (plan, None),
         Joined::Whole(i) => {
             let part = parts.swap_remove(i);
             (part.plan, Some(part.path))
         }
-    };
-    let layout = gguf::layout(&plan).with_context(|| output.path.clone())?;
-    let (header, size_bytes) = (hash(&layout.header), layout.size_bytes);
-    ensure!(
-        header == output.header_xxh3 && size_bytes == output.size_bytes,
-        "{}: the parts make a header {header} and {size_bytes} bytes, expected {} and {}",
-        output.path,
-        output.header_xxh3,
-        output.size_bytes
-    );
-    Ok(JoinedOutput {
-        output,
-        plan,
-        whole,
     })
 }
 

@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
-use schemas::input;
-use schemas::report::WorkPlan;
+use schemas::report::{WorkParts, WorkPlan};
+use schemas::{input, outfile};
 use sha2::{Digest, Sha256};
 
 use super::{Cli, Command, convert, quantize};
@@ -75,6 +75,8 @@ struct ReadPlan {
     /// SHA-256 of the file in hexadecimal.
     sha256: String,
     command: Planned,
+    /// True if a flag chose the form of parts.
+    has_form: bool,
 }
 
 impl ReadPlan {
@@ -97,6 +99,7 @@ impl ReadPlan {
         let Command::Plan(args) = parsed.command else {
             bail!("{shown}: its command is not a plan");
         };
+        let has_form = args.parts.is_some();
         let command = args.command;
         ensure!(
             command.divisible().kind() == plan.kind,
@@ -123,12 +126,23 @@ impl ReadPlan {
             plan,
             sha256: sha256(&bytes),
             command,
+            has_form,
         })
     }
 
     /// Returns the folder of the parts.
     fn folder(&self) -> PathBuf {
         parts_folder(&self.path)
+    }
+
+    /// Returns the path of a file of a shard. The name of a shared file depends on the plan, so that shards of another
+    /// plan do not write it.
+    fn file_path(&self, name: &str) -> PathBuf {
+        let path = self.folder().join(name);
+        match self.plan.parts {
+            WorkParts::Separate => path,
+            WorkParts::Shared => outfile::beside(&path, &self.sha256[..16]),
+        }
     }
 }
 

@@ -55,6 +55,9 @@ impl Work for ModelWork {
                 .map(|slice| described_slice(plans[part.file], &layouts[part.file], slice))
                 .collect(),
         };
+        let shards = shards.into_iter();
+        let shards = shards.map(|parts| parts.into_iter().map(content).collect());
+        let shards = shards.collect();
         let described = outputs.iter().zip(&layouts);
         Ok(Description {
             inputs: self.inputs.local(),
@@ -63,9 +66,8 @@ impl Work for ModelWork {
             outputs: described
                 .map(|(output, layout)| described_output(output.plan, output.path, layout))
                 .collect::<anyhow::Result<_>>()?,
-            shards: (shards.into_iter())
-                .map(|parts| parts.into_iter().map(content).collect())
-                .collect(),
+            headers: layouts.into_iter().map(|layout| layout.header).collect(),
+            shards,
         })
     }
 

@@ -3,11 +3,16 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use schemas::gguf::{FileLayout, HashedRange, Staged};
 use schemas::input;
-use schemas::report::{PartFile, PartManifest, SCHEMA_VERSION, WorkShard};
-use schemas::work::file_hash;
+use schemas::report::{
+    PartFile, PartManifest, PartRange, SCHEMA_VERSION, WorkContent, WorkFile, WorkParts, WorkPlan,
+    WorkShard, WorkSlice, WorkTensor,
+};
+use schemas::work::check_ranges;
 
 use super::ReadPlan;
 
@@ -15,7 +20,7 @@ use super::ReadPlan;
 pub(super) const FINISHED: &str = "finished.json";
 
 /// Maximum size of a manifest in bytes.
-const MAX_MANIFEST: u64 = 16 << 20;
+const MAX_MANIFEST: u64 = 256 << 20;
 
 /// State of the part of a shard.
 pub(super) enum State {
@@ -56,50 +61,138 @@ pub(super) fn state(read: &ReadPlan, shard: &WorkShard, cancelled: &dyn Fn() -> 
     if !names.eq(expected.iter().map(|file| &file.name)) {
         return State::Wrong("its manifest lists other files than the plan".to_owned());
     }
-    let mut size_bytes = 0;
-    for file in &manifest.files {
-        if let Err(problem) = check_file(&folder, file, cancelled) {
-            return State::Wrong(problem);
+    for (file, found) in expected.iter().zip(found) {
+        let path = read.file_path(&file.name);
+        if let Err(problem) = check_file(&read.plan, file, found, &path, cancelled) {
+            let name = path.file_name().unwrap_or_default();
+            return State::Wrong(format!("{}: {problem}", name.display()));
         }
-        size_bytes += file.size_bytes;
     }
-    State::Right(size_bytes)
+    State::Right(size_bytes(&manifest))
 }
 
-fn check_file(folder: &Path, file: &PartFile, cancelled: &dyn Fn() -> bool) -> Result<(), String> {
-    let (path, name) = (folder.join(&file.name), &file.name);
-    let size = fs::metadata(&path).map_err(|error| format!("{name}: {error}"))?;
-    if size.len() != file.size_bytes {
-        let expected = file.size_bytes;
-        return Err(format!("{name}: {} bytes, expected {expected}", size.len()));
-    }
-    let hash = file_hash(&path, cancelled).map_err(|error| format!("{name}: {error}"))?;
-    match hash == file.xxh3 {
-        true => Ok(()),
-        false => Err(format!("{name}: hash {hash}, expected {}", file.xxh3)),
-    }
+/// Returns the bytes that a shard wrote.
+pub(super) fn size_bytes(manifest: &PartManifest) -> u64 {
+    let ranges = manifest.files.iter().flat_map(|file| &file.ranges);
+    sum(ranges.map(|range| range.size_bytes))
 }
 
-/// Describes complete files, which still have hidden names.
+/// Adds sizes, which may be those of a damaged file.
+fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
+}
+
+fn check_file(
+    plan: &WorkPlan,
+    file: &WorkFile,
+    found: &PartFile,
+    path: &Path,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<(), String> {
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    let (size, expected) = (metadata.len(), found.size_bytes);
+    if size != expected {
+        return Err(format!("{size} bytes, expected {expected}"));
+    }
+    if let WorkContent::Tensors { slices, .. } = &file.content {
+        let rows = found.ranges.iter().filter(|range| range.offset > 0);
+        let n_bytes = sum(rows.map(|range| range.size_bytes));
+        let expected = sum(slices.iter().map(|slice| slice.size_bytes));
+        if n_bytes != expected {
+            let what = "its manifest has hashes of";
+            return Err(format!(
+                "{what} {n_bytes} bytes of rows, expected {expected}"
+            ));
+        }
+    }
+    let ranges = found.ranges.iter().map(|range| HashedRange {
+        offset: range.offset,
+        size_bytes: range.size_bytes,
+        xxh3: range.xxh3.clone(),
+    });
+    let ranges: Vec<HashedRange> = ranges.collect();
+    let checked = check_ranges(path, &written(plan, file, size), &ranges, cancelled);
+    checked.map_err(|error| error.to_string())
+}
+
+/// Returns the parts of a file that its shard writes, with the padding after them.
+fn written(plan: &WorkPlan, file: &WorkFile, size_bytes: u64) -> Vec<Range<u64>> {
+    let (WorkParts::Shared, WorkContent::Tensors { output, slices }) = (plan.parts, &file.content)
+    else {
+        return Vec::from([0..size_bytes]);
+    };
+    let output = plan.outputs.get(*output as usize);
+    let tensors = output.map_or(&[][..], |output| &output.tensors);
+    let start = |tensor: usize| tensors.get(tensor).map_or(size_bytes, |found| found.offset);
+    let rows = slices.iter().map(|slice| {
+        let end = slice.offset.saturating_add(slice.size_bytes);
+        let is_last = |tensor: &WorkTensor| end == end_of(tensor);
+        let tensor = slice.tensor as usize;
+        match tensors.get(tensor).is_some_and(is_last) {
+            true => slice.offset..start(tensor + 1),
+            false => slice.offset..end,
+        }
+    });
+    let header = has_header(slices).then(|| 0..start(0));
+    header.into_iter().chain(rows).collect()
+}
+
+fn end_of(tensor: &WorkTensor) -> u64 {
+    tensor.offset.saturating_add(tensor.size_bytes)
+}
+
+/// Checks whether a shard writes the header of a shared file: the one with the start of the first tensor does.
+fn has_header(slices: &[WorkSlice]) -> bool {
+    let first = slices.first();
+    first.is_none_or(|slice| slice.tensor == 0 && slice.first_row == 0)
+}
+
+/// Returns the layouts of the shared files, with the offsets of the rows of a shard. `headers` are those of the outputs.
+pub(super) fn shared_layouts(
+    plan: &WorkPlan,
+    shard: &WorkShard,
+    headers: &[Vec<u8>],
+) -> Vec<FileLayout> {
+    let layout = |file: &WorkFile| match &file.content {
+        WorkContent::Tensors { output, slices } => Some(FileLayout {
+            header: match has_header(slices) {
+                true => headers.get(*output as usize)?.clone(),
+                false => Vec::new(),
+            },
+            offsets: slices.iter().map(|slice| slice.offset).collect(),
+            size_bytes: plan.outputs.get(*output as usize)?.size_bytes,
+        }),
+        _ => None,
+    };
+    shard.files.iter().filter_map(layout).collect()
+}
+
+/// Describes the part of a shard that was written; `None` if it has no files.
 pub(super) fn manifest(
     read: &ReadPlan,
     shard: &WorkShard,
-    hidden: &[PathBuf],
-    cancelled: &dyn Fn() -> bool,
-) -> io::Result<PartManifest> {
-    let files = shard.files.iter().zip(hidden).map(|(file, path)| {
-        Ok(PartFile {
-            name: file.name.clone(),
-            size_bytes: fs::metadata(path)?.len(),
-            xxh3: file_hash(path, cancelled)?,
-        })
-    });
-    Ok(PartManifest {
+    staged: Option<&Staged>,
+) -> PartManifest {
+    let sizes = staged.map_or(&[][..], Staged::sizes);
+    let ranges = staged.map(Staged::ranges).unwrap_or_default();
+    let files = shard.files.iter().zip(sizes).zip(ranges);
+    let range = |range: HashedRange| PartRange {
+        offset: range.offset,
+        size_bytes: range.size_bytes,
+        xxh3: range.xxh3,
+    };
+    PartManifest {
         schema_version: SCHEMA_VERSION,
         plan_sha256: read.sha256.clone(),
         shard: shard.shard,
-        files: files.collect::<io::Result<_>>()?,
-    })
+        files: files
+            .map(|((file, &size_bytes), ranges)| PartFile {
+                name: file.name.clone(),
+                size_bytes,
+                ranges: ranges.into_iter().map(range).collect(),
+            })
+            .collect(),
+    }
 }
 
 /// Returns the names in the folder of parts that do not belong to the plan.
@@ -107,13 +200,13 @@ pub(super) fn foreign(read: &ReadPlan) -> Vec<String> {
     let folder = read.folder();
     let shards = &read.plan.shards;
     let files = shards.iter().flat_map(|shard| &shard.files);
-    let mut known: HashSet<PathBuf> = files.map(|file| folder.join(&file.name)).collect();
+    let mut known: HashSet<PathBuf> = files.map(|file| read.file_path(&file.name)).collect();
     known.extend(shards.iter().map(|s| manifest_path(&folder, s.shard)));
     known.insert(folder.join(FINISHED));
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
     let names = entries.filter(|entry| !known.contains(&entry.path()));
     let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    // Hidden files belong to shards that run, or were interrupted.
+    // Hidden files are shared, or belong to shards that run or were interrupted.
     let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
     names.sort();
     names

@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
-use schemas::outfile::OutputNames;
-use schemas::report::{SCHEMA_VERSION, Verdict, WorkContent, WorkFile, WorkPlan, WorkShard};
+use anyhow::{Context as _, ensure};
+use schemas::outfile::{self, OutputNames};
+use schemas::report::{
+    SCHEMA_VERSION, Verdict, WorkContent, WorkFile, WorkParts, WorkPlan, WorkShard,
+};
 
 use super::{PROGRAM, Planned, inputs};
 use crate::embedded;
@@ -36,6 +38,14 @@ pub(in crate::specconv) struct Args {
     /// Do not compare modification times of inputs, of which each machine has its own copy
     #[arg(long, global = true)]
     copied_inputs: bool,
+    /// Form of the parts of models [default: shared on local file systems, else separate]
+    ///
+    /// Shared: the shards write into one file for each output, which "specconv finish" checks and renames. Separate:
+    /// each shard writes files of its own, which can be copied between machines; "specconv finish" copies their rows,
+    /// and renames those that are a whole output. Several machines may lose data of a shared file on a network file
+    /// system
+    #[arg(long, value_name = "FORM", global = true)]
+    pub(super) parts: Option<Form>,
     /// Replace the plan if it exists
     ///
     /// Parts of the old plan are not accepted for the new one
@@ -43,17 +53,42 @@ pub(in crate::specconv) struct Args {
     replace_plan: bool,
 }
 
+/// Form of parts, as a flag.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum Form {
+    Shared,
+    Separate,
+}
+
+/// Chooses the form of parts.
+fn parts(args: &Args, path: &Path) -> anyhow::Result<WorkParts> {
+    let is_model = args.command.measurement().is_none();
+    ensure!(
+        is_model || args.parts.is_none(),
+        "--parts: for convert and quantize, whose parts are those of models"
+    );
+    let is_shared = match args.parts {
+        Some(form) => matches!(form, Form::Shared),
+        None => is_model && outfile::is_local(outfile::folder_of(path)),
+    };
+    Ok(match is_shared {
+        true => WorkParts::Shared,
+        false => WorkParts::Separate,
+    })
+}
+
 pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let path = args
         .plan
         .clone()
         .unwrap_or_else(|| PathBuf::from("plan.json"));
+    let parts = parts(args, &path)?;
     let divisible = args.command.divisible();
     let work = divisible.open()?;
     let description = work.describe(args.shards as usize)?;
     let existing = match args.replace_plan {
-        true => schemas::outfile::Existing::Replace,
-        false => schemas::outfile::Existing::Refuse,
+        true => outfile::Existing::Replace,
+        false => outfile::Existing::Refuse,
     };
     let mut names = OutputNames::new(&description.inputs, existing);
     let file = match ReportFile::regular(&path, &mut names) {
@@ -73,7 +108,8 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
         inputs: (description.inputs.iter())
             .map(|path| inputs::identify(path, args.copied_inputs))
             .collect::<anyhow::Result<_>>()?,
-        shards: shards(&description),
+        parts,
+        shards: shards(&description, parts),
         options: description.options,
         sources: description.sources,
         outputs: description.outputs,
@@ -95,19 +131,28 @@ fn command() -> anyhow::Result<Vec<String>> {
 }
 
 /// Returns the work of each shard, with the names of its files.
-pub(super) fn shards(description: &Description) -> Vec<WorkShard> {
+pub(super) fn shards(description: &Description, parts: WorkParts) -> Vec<WorkShard> {
+    let name = |shard: u32, i: usize, content: &WorkContent| match (parts, content) {
+        (WorkParts::Shared, WorkContent::Tensors { output, .. }) => shared_name(*output),
+        _ => format!("part-{shard:05}-{i}.gguf"),
+    };
     let shards = (0u32..).zip(&description.shards);
     shards
         .map(|(shard, contents)| WorkShard {
             shard,
             files: (contents.iter().enumerate())
                 .map(|(i, content)| WorkFile {
-                    name: format!("part-{shard:05}-{i}.gguf"),
+                    name: name(shard, i, content),
                     content: content.clone(),
                 })
                 .collect(),
         })
         .collect()
+}
+
+/// Returns the name of the file that shards write for an output, without what depends on the plan.
+pub(super) fn shared_name(output: u32) -> String {
+    format!("output-{output:05}.gguf")
 }
 
 fn summary(plan: &WorkPlan, path: &Path) -> String {

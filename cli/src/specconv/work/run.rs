@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use schemas::gguf::{self, Output, Resume, Staged, WriteConfig, WriteError};
+use schemas::gguf::{self, FileLayout, Output, Resume, Staged, WriteConfig, WriteError};
 use schemas::outfile::{self, Partial};
 use schemas::progress::{Task, Unit};
-use schemas::report::{RunReport, SCHEMA_VERSION, Verdict, WorkPlan, WorkShard};
+use schemas::report::{RunReport, SCHEMA_VERSION, Verdict, WorkParts, WorkPlan, WorkShard};
 
 use super::part::{self, State};
 use super::{ReadPlan, finish, inputs, plan};
@@ -67,6 +67,7 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     if !finish::is_finished(&read) {
         let folder = read.folder();
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        check_folder(&read, &folder)?;
         let manifest = part::manifest_path(&folder, shard.shard);
         let waiting = || {
             output::note(&format_args!(
@@ -87,6 +88,20 @@ pub(in crate::specconv) fn run(args: &Args) -> anyhow::Result<Verdict> {
     report.elapsed_ms = start.elapsed().as_millis() as u64;
     output::result(Format::of(args.json), &report, &Text(&report))?;
     Ok(Verdict::Pass)
+}
+
+/// Checks that the file system allows the form of parts, unless a flag chose it.
+fn check_folder(read: &ReadPlan, folder: &Path) -> anyhow::Result<()> {
+    let is_shared = read.plan.parts == WorkParts::Shared;
+    if !is_shared || read.has_form || outfile::is_local(folder) {
+        return Ok(());
+    }
+    let message = format!(
+        "{}: parts are shared, expected a local file system",
+        folder.display()
+    );
+    let hint = "plan again with --parts separate; --parts shared writes them anyway";
+    Err(Hinted::new(message, hint).into())
 }
 
 /// Makes the part of a shard; returns its size, and the bytes that an interrupted run had written.
@@ -111,16 +126,17 @@ fn make(args: &Args, read: &ReadPlan, shard: &WorkShard) -> anyhow::Result<(u64,
         plans.len(),
         shard.files.len()
     );
-    let folder = read.folder();
-    let paths: Vec<PathBuf> = shard
-        .files
-        .iter()
-        .map(|file| folder.join(&file.name))
-        .collect();
+    let files = shard.files.iter();
+    let paths: Vec<PathBuf> = files.map(|file| read.file_path(&file.name)).collect();
     let outputs = plans.iter().zip(&paths);
     let outputs: Vec<Output<'_>> = outputs.map(|(plan, path)| Output { plan, path }).collect();
+    let files = Files {
+        outputs: &outputs,
+        shared: (read.plan.parts == WorkParts::Shared)
+            .then(|| part::shared_layouts(&read.plan, shard, &description.headers)),
+    };
     let written =
-        interrupt::while_writing(|cancelled| write(args.threads, read, shard, &outputs, cancelled));
+        interrupt::while_writing(|cancelled| write(args.threads, read, shard, &files, cancelled));
     match written {
         Ok(done) => Ok(done),
         // Where the file system has no locks, another run may have published the same bytes meanwhile.
@@ -169,11 +185,18 @@ fn check(plan: &WorkPlan, found: &Description, path: &Path) -> anyhow::Result<()
     }
     let is_same = found.sources.len() == plan.sources.len()
         && found.outputs.len() == plan.outputs.len()
-        && plan::shards(found) == plan.shards;
+        && plan::shards(found, plan.parts) == plan.shards;
     match is_same {
         true => Ok(()),
         false => Err(differs("the work is divided in another way".to_owned())),
     }
+}
+
+/// Files of a part.
+struct Files<'a> {
+    outputs: &'a [Output<'a>],
+    /// Layouts of shared files, with the offsets of the rows.
+    shared: Option<Vec<FileLayout>>,
 }
 
 /// Writes and publishes the files of a part with its manifest.
@@ -181,33 +204,32 @@ fn write(
     threads: usize,
     read: &ReadPlan,
     shard: &WorkShard,
-    outputs: &[Output<'_>],
+    files: &Files<'_>,
     cancelled: &(dyn Fn() -> bool + Sync),
 ) -> anyhow::Result<(u64, u64)> {
-    let n_bytes = outputs.iter().map(|output| output.plan.data_bytes()).sum();
+    let outputs = files.outputs.iter();
+    let n_bytes = outputs.map(|output| output.plan.data_bytes()).sum();
     let task = Task::start(&format!("shard {}", shard.shard), n_bytes, Unit::Bytes);
     // The inputs were compared with the plan: their paths may differ between machines.
     let options = format!("plan {} shard {}", read.sha256, shard.shard);
+    let path = part::manifest_path(&read.folder(), shard.shard);
+    let journal = outfile::beside(&path, "journal");
     let config = WriteConfig {
         threads,
         resume: Some(Resume {
             inputs: &[],
+            journal: Some(&journal),
             options: &options,
         }),
         progress: &|n| task.advance(n),
         cancelled,
         ..WriteConfig::new()
     };
-    let staged = stage(outputs, &config)?;
-    let hidden = staged
-        .as_ref()
-        .map(|staged| staged.hidden().map(Path::to_path_buf).collect());
-    let hidden: Vec<PathBuf> = hidden.unwrap_or_default();
-    let manifest = part::manifest(read, shard, &hidden, cancelled)?;
-    let size_bytes = manifest.files.iter().map(|file| file.size_bytes).sum();
-    let path = part::manifest_path(&read.folder(), shard.shard);
+    let staged = stage(files, &config, &journal)?;
+    let manifest = part::manifest(read, shard, staged.as_ref());
+    let size_bytes = part::size_bytes(&manifest);
     let partial = Partial::create_one(&path)?;
-    let json = serde_json::to_string_pretty(&manifest)? + "\n";
+    let json = serde_json::to_string(&manifest)? + "\n";
     let written = partial.file().write_all(json.as_bytes());
     written.with_context(|| path.display().to_string())?;
     let resumed_bytes = match staged {
@@ -220,20 +242,28 @@ fn write(
     Ok((size_bytes, resumed_bytes))
 }
 
-/// Writes files under hidden names; starts again if an interrupted run of another plan left them. `None` if there
-/// are no files.
-fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> anyhow::Result<Option<Staged>> {
-    let Some(first) = outputs.first() else {
+/// Writes files under hidden names; starts again if an interrupted run of another plan left its journal. `None` if
+/// there are no files.
+fn stage(
+    files: &Files<'_>,
+    config: &WriteConfig<'_>,
+    journal: &Path,
+) -> anyhow::Result<Option<Staged>> {
+    let outputs = files.outputs;
+    if outputs.is_empty() {
         return Ok(None);
+    }
+    let stage = || match &files.shared {
+        Some(layouts) => gguf::stage_shared(outputs, layouts, config),
+        None => gguf::stage(outputs, config),
     };
-    let staged = gguf::stage(outputs, config).or_else(|error| match error {
+    let staged = stage().or_else(|error| match error {
         WriteError::OtherRun { .. } => {
-            let journal = outfile::beside(first.path, "journal");
-            fs::remove_file(&journal).map_err(|source| WriteError::Io {
-                path: journal,
+            fs::remove_file(journal).map_err(|source| WriteError::Io {
+                path: journal.to_path_buf(),
                 source,
             })?;
-            gguf::stage(outputs, config)
+            stage()
         }
         error => Err(error),
     });

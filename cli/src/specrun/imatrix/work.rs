@@ -73,6 +73,7 @@ impl Work for ImatrixWork<'_> {
             sources: Vec::new(),
             options: format!("{config:?} parse_special: {}", self.args.parse_special),
             outputs: Vec::new(),
+            headers: Vec::new(),
             shards: shards.collect(),
         })
     }

@@ -53,6 +53,7 @@ impl Work for KldWork<'_> {
             sources: Vec::new(),
             options: format!("{config:?} {:?}", self.args.special),
             outputs: Vec::new(),
+            headers: Vec::new(),
             shards: shards.collect(),
         })
     }

@@ -82,6 +82,7 @@ impl Work for VerifyWork<'_> {
                     .collect::<Vec<_>>(),
             ),
             outputs: Vec::new(),
+            headers: Vec::new(),
             shards: shards.collect(),
         })
     }

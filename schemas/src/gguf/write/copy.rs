@@ -41,17 +41,19 @@ pub(super) fn whole_blocks(offset_in: u64, offset_out: u64, n_bytes: u64) -> Ran
     start..(end - end % SHARED_BLOCK_BYTES).max(start)
 }
 
-/// Sets the size of a file, and allocates its disk space if the file system supports it.
+/// Sets the size of a file, and allocates its disk space if the file system supports it. The bytes of the file stay,
+/// so another process can already write it.
 pub(super) fn reserve(file: &File, size_bytes: u64) -> io::Result<()> {
-    // A file from an earlier run may be longer.
-    file.set_len(file.metadata()?.len().min(size_bytes))?;
     #[cfg(target_os = "linux")]
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, size_bytes) {
-        Ok(()) => return Ok(()),
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
     }
-    file.set_len(size_bytes)
+    // A file from an earlier run may be longer.
+    match file.metadata()?.len() == size_bytes {
+        true => Ok(()),
+        false => file.set_len(size_bytes),
+    }
 }
 
 /// Starts writeback of a range of a file, so that the disk is busy early and the final sync has

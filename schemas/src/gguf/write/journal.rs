@@ -32,6 +32,8 @@ const MAX_BYTES: u64 = 256 << 20;
 pub struct Resume<'a> {
     /// Files that the data is computed from.
     pub inputs: &'a [PathBuf],
+    /// Path of the journal; a hidden file beside the first output if `None`.
+    pub journal: Option<&'a Path>,
     /// All other options that affect the output, including the contents of an importance matrix.
     pub options: &'a str,
 }
@@ -46,10 +48,23 @@ pub(super) struct Record {
     pub(super) hash: u64,
 }
 
+/// Bytes of a file and their hash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashedRange {
+    /// Offset of the first byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub size_bytes: u64,
+    /// XXH3 in hexadecimal.
+    pub xxh3: String,
+}
+
 /// Journal of this run, locked against other runs that would write the same files.
 pub(super) struct Journal {
     path: PathBuf,
     file: Mutex<File>,
+    /// Finished ranges of this run, with the index of the output.
+    ranges: Mutex<Vec<(usize, HashedRange)>>,
 }
 
 /// Returns the hash used in records.
@@ -68,7 +83,10 @@ impl Journal {
         layouts: &[FileLayout],
         resume: &Resume<'_>,
     ) -> Result<(Journal, Vec<Record>), WriteError> {
-        let path = beside(outputs[0].path, "journal");
+        let path = match resume.journal {
+            Some(path) => path.to_path_buf(),
+            None => beside(outputs[0].path, "journal"),
+        };
         let error = |source| WriteError::Io {
             path: path.clone(),
             source,
@@ -109,26 +127,57 @@ impl Journal {
                 });
             }
         };
-        let file = Mutex::new(file);
-        Ok((Journal { path, file }, records))
+        let journal = Journal {
+            path,
+            file: Mutex::new(file),
+            ranges: Mutex::default(),
+        };
+        Ok((journal, records))
     }
 
     /// Records that a chunk with these bytes is in its partial file.
     pub(super) fn record(&self, chunk: &Chunk<'_>, bytes: &[u8]) -> Result<(), WriteError> {
+        let hash = hash(bytes);
         let line = format!(
-            "chunk {} {} {} {} {:016x}\n",
-            chunk.output,
-            chunk.tensor_index,
-            chunk.rows.start,
-            chunk.rows.end,
-            hash(bytes)
+            "chunk {} {} {} {} {hash:016x}\n",
+            chunk.output, chunk.tensor_index, chunk.rows.start, chunk.rows.end
         );
         let mut file = self.file.lock().expect("no worker panics while writing");
         file.write_all(line.as_bytes())
             .map_err(|source| WriteError::Io {
                 path: self.path.clone(),
                 source,
-            })
+            })?;
+        self.keep(chunk.output, chunk.offset, bytes.len() as u64, hash);
+        Ok(())
+    }
+
+    /// Adds bytes that are in a partial file, and need no record, to the finished ranges.
+    pub(super) fn keep(&self, output: usize, offset: u64, size_bytes: u64, hash: u64) {
+        if size_bytes == 0 {
+            return;
+        }
+        let range = HashedRange {
+            offset,
+            size_bytes,
+            xxh3: format!("{hash:016x}"),
+        };
+        let ranges = self.ranges.lock();
+        let mut ranges = ranges.expect("no worker panics while it holds this");
+        ranges.push((output, range));
+    }
+
+    /// Returns the finished ranges of each output, in file order.
+    pub(super) fn ranges(&self, n_outputs: usize) -> Vec<Vec<HashedRange>> {
+        let ranges = self.ranges.lock();
+        let mut outputs = vec![Vec::new(); n_outputs];
+        for (output, range) in ranges.expect("all workers have ended").iter() {
+            outputs[*output].push(range.clone());
+        }
+        for ranges in &mut outputs {
+            ranges.sort_by_key(|range| range.offset);
+        }
+        outputs
     }
 
     /// Removes the journal of a completed run.

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use budget::Budget;
 pub use edit::Editor;
 pub(super) use edit::recover;
-use journal::Journal;
-pub use journal::Resume;
+pub use journal::{HashedRange, Resume};
+use journal::{Journal, Record};
 pub use layout::{FileLayout, layout};
 use partial::Partial;
 use schedule::Chunk;
@@ -193,6 +193,20 @@ impl Staged {
         self.files.iter().map(outfile::Partial::hidden)
     }
 
+    /// Returns the hashes of the header and of the rows of each output, in the order of the outputs
+    /// and of their bytes. All other bytes are zero. Only for runs with [`WriteConfig::resume`],
+    /// which need the hashes.
+    pub fn ranges(&self) -> Vec<Vec<HashedRange>> {
+        let n_outputs = self.report.size_bytes.len();
+        let journal = self.journal.as_ref();
+        journal.map_or_else(Vec::new, |journal| journal.ranges(n_outputs))
+    }
+
+    /// Returns the size of each output in bytes.
+    pub fn sizes(&self) -> &[u64] {
+        &self.report.size_bytes
+    }
+
     /// Gives all files their final names and replaces existing files, together with `others`, which
     /// must be complete, too. If this fails, nothing has changed.
     ///
@@ -219,13 +233,7 @@ impl Staged {
 pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged, WriteError> {
     let layouts = layouts(outputs)?;
     let paths: Vec<&Path> = outputs.iter().map(|output| output.path).collect();
-    let (journal, records) = match &config.resume {
-        Some(resume) if !outputs.is_empty() => {
-            let (journal, records) = Journal::open(outputs, &layouts, resume)?;
-            (Some(journal), records)
-        }
-        _ => (None, Vec::new()),
-    };
+    let journal = open_journal(outputs, &layouts, config)?;
     if journal.is_none() {
         outfile::check_space(&needs(outputs, &layouts))?;
     }
@@ -233,14 +241,65 @@ pub fn stage(outputs: &[Output<'_>], config: &WriteConfig<'_>) -> Result<Staged,
         Some(_) => outfile::Partial::keep_all(&paths)?,
         None => outfile::Partial::create_all(&paths)?,
     };
+    fill(outputs, &layouts, files, journal, config)
+}
+
+/// Writes some rows of files that several processes write, each its own rows. `layouts` have the sizes
+/// of the whole files, the offsets of the rows, and a header for the process that writes it.
+///
+/// The files have their names already, so [`Staged::publish`] only syncs them. They are kept if the run fails.
+///
+/// # Errors
+/// A source fails, or a file operation fails.
+pub fn stage_shared(
+    outputs: &[Output<'_>],
+    layouts: &[FileLayout],
+    config: &WriteConfig<'_>,
+) -> Result<Staged, WriteError> {
+    let journal = open_journal(outputs, layouts, config)?;
+    let files = outputs.iter();
+    let files = files.map(|output| outfile::Partial::shared(output.path));
+    let files = files.collect::<Result<_, _>>()?;
+    fill(outputs, layouts, files, journal, config)
+}
+
+/// Opens the journal of a run that can be resumed, with its records.
+fn open_journal(
+    outputs: &[Output<'_>],
+    layouts: &[FileLayout],
+    config: &WriteConfig<'_>,
+) -> Result<Option<(Journal, Vec<Record>)>, WriteError> {
+    let resume = config.resume.filter(|_| !outputs.is_empty());
+    let journal = resume.map(|resume| Journal::open(outputs, layouts, &resume));
+    journal.transpose()
+}
+
+/// Writes the headers and rows of files.
+fn fill(
+    outputs: &[Output<'_>],
+    layouts: &[FileLayout],
+    files: Vec<outfile::Partial>,
+    journal: Option<(Journal, Vec<Record>)>,
+    config: &WriteConfig<'_>,
+) -> Result<Staged, WriteError> {
+    let (journal, records) = journal.unzip();
     let mut partials = Vec::with_capacity(outputs.len());
-    for (file, layout) in files.into_iter().zip(&layouts) {
+    for (i, (file, layout)) in files.into_iter().zip(layouts).enumerate() {
         partials.push(Partial::begin(file, layout)?);
+        if let Some(journal) = &journal {
+            journal.keep(
+                i,
+                0,
+                layout.header.len() as u64,
+                journal::hash(&layout.header),
+            );
+        }
         (config.progress)(layout.header.len() as u64);
     }
     let n_workers = threads::count(config.threads);
     let chunk_bytes = CHUNK_BYTES.min(config.max_buffer_bytes / n_workers as u64);
-    let chunks = schedule::chunks(outputs, &layouts, chunk_bytes, records);
+    let records = records.unwrap_or_default();
+    let chunks = schedule::chunks(outputs, layouts, chunk_bytes, records);
     let job = Job {
         partials: &partials,
         journal: journal.as_ref(),
@@ -381,6 +440,9 @@ impl Job<'_> {
             if journal::hash(buffer) == recorded {
                 let n_bytes = buffer.len() as u64;
                 self.resumed_bytes.fetch_add(n_bytes, Ordering::Relaxed);
+                if let Some(journal) = self.journal {
+                    journal.keep(chunk.output, chunk.offset, n_bytes, recorded);
+                }
                 return Ok(());
             }
         }
