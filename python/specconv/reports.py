@@ -5454,7 +5454,7 @@ class WorkInput:
     """Size in bytes."""
 
     sampled_xxh3: str
-    """XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 64 KiB at equal distances.
+    """XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 4 KiB at equal distances.
     """
 
     modified_ns: Optional[str]

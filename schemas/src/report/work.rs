@@ -81,7 +81,7 @@ pub struct WorkInput {
     pub path: String,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 64 KiB at equal distances.
+    /// XXH3 in hexadecimal: of all bytes up to 16 MiB, else of 256 blocks of 4 KiB at equal distances.
     pub sampled_xxh3: String,
     /// Modification time in nanoseconds since 1970, as text; null if it is not compared.
     pub modified_ns: Option<String>,

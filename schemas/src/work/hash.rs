@@ -14,9 +14,11 @@ use crate::input;
 
 /// Bytes per read: few enough to be in the CPU's caches when they are hashed.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Number and size of the samples of a file; smaller files are read whole.
+/// Files up to this size are read whole.
+const WHOLE_BYTES: u64 = 16 << 20;
+/// Number and size of the samples of larger files.
 const N_SAMPLES: u64 = 256;
-const SAMPLE_BYTES: u64 = 64 << 10;
+const SAMPLE_BYTES: u64 = 4 << 10;
 
 /// Returns the XXH3 hash of bytes in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
@@ -124,7 +126,8 @@ fn steps(bytes: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
 }
 
 /// Returns a hash of the size and of samples of a file: all bytes of a file up to 16 MiB, else 256 blocks of
-/// 64 KiB at equal distances, with the first and the last one.
+/// 4 KiB at equal distances, with the first and the last one. A shard reads 1 MiB of each input to know it, however
+/// many inputs a split model has.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -133,20 +136,17 @@ pub fn fingerprint(path: &Path) -> io::Result<String> {
     let size_bytes = file.metadata()?.len();
     let mut hasher = XxHash3_64::new();
     hasher.write_u64(size_bytes);
-    let is_whole = size_bytes <= N_SAMPLES * SAMPLE_BYTES;
-    let sample = |i: u64| match is_whole {
-        true => {
-            let start = (i * SAMPLE_BYTES).min(size_bytes);
-            (start, SAMPLE_BYTES.min(size_bytes - start))
-        }
-        false => {
-            let last = u128::from(size_bytes - SAMPLE_BYTES);
+    let put = |bytes: &[u8]| hasher.write(bytes);
+    if size_bytes <= WHOLE_BYTES {
+        read(&file, steps(0..size_bytes), &|| false, put)?;
+    } else {
+        let last = u128::from(size_bytes - SAMPLE_BYTES);
+        let samples = (0..N_SAMPLES).map(|i| {
             let start = last * u128::from(i) / u128::from(N_SAMPLES - 1);
             (start as u64, SAMPLE_BYTES)
-        }
-    };
-    let samples = (0..N_SAMPLES).map(sample);
-    read(&file, samples, &|| false, |bytes| hasher.write(bytes))?;
+        });
+        read(&file, samples, &|| false, put)?;
+    }
     Ok(format!("{:016x}", hasher.finish()))
 }
 
