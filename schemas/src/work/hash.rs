@@ -170,6 +170,10 @@ fn read(
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of parts of a file may have one part"
+)]
 mod tests {
     use std::fs;
 

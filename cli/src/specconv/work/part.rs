@@ -119,7 +119,7 @@ fn check_file(
 fn written(plan: &WorkPlan, file: &WorkFile, size_bytes: u64) -> Vec<Range<u64>> {
     let (WorkParts::Shared, WorkContent::Tensors { output, slices }) = (plan.parts, &file.content)
     else {
-        return Vec::from([0..size_bytes]);
+        return std::iter::once(0..size_bytes).collect();
     };
     let output = plan.outputs.get(*output as usize);
     let tensors = output.map_or(&[][..], |output| &output.tensors);
