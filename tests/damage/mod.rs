@@ -168,7 +168,7 @@ impl Healthy {
 
     /// Runs all checks on one kind of damage.
     fn judge(&self, kind: &Kind) -> Result<VerifyReport, Error> {
-        self.verify(&self.damaged(kind), kind.draft, kind.name, &STAGES)
+        self.verify(&self.damaged(kind), kind.draft, kind.name, &PREDICTED)
     }
 
     /// Decodes with damaged files that the preflight check may reject; `None` if they do not run.
@@ -178,7 +178,7 @@ impl Healthy {
             Some(report) => Some(report.clone()),
             None => {
                 let files = self.damaged(kind);
-                self.verify(&files, kind.draft, kind.name, &STAGES[1..])
+                self.verify(&files, kind.draft, kind.name, &PREDICTED[1..])
                     .ok()
             }
         }
@@ -196,8 +196,10 @@ impl Effect {
     }
 }
 
-/// All stages except the invariance of logits, which no file can break, and the speed.
-const STAGES: [Stage; 4] = [
+/// The stages that find damage: all except the invariance of logits, which no file can break, and the speed.
+const STAGES: [Stage; 3] = [Stage::Preflight, Stage::Identity, Stage::Acceptance];
+/// The same, with the predicted acceptance.
+const PREDICTED: [Stage; 4] = [
     Stage::Preflight,
     Stage::Identity,
     Stage::Acceptance,
