@@ -351,8 +351,8 @@ impl Attend<'_, '_> {
         self.add_values(simd, block, first..end, scratch, state);
     }
 
-    /// Prefetches the share of one chunk in the block after `block`. A block has as many chunks as are read one
-    /// after the other, and too few bytes for the hardware to follow.
+    /// Prefetches the next block while `block` is used, a part with each chunk. Chunks are read with a stride, which
+    /// hardware prefetchers do not follow.
     #[inline(always)]
     fn prefetch<S: Simd>(
         &self,
