@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::hub::with_hub;
 use crate::mock::{Mock, TOKEN};
-use crate::util::{Dir, bundled, read_json, root, sha256, specconv, specrun};
+use crate::util::{Dir, bundled, read_json, reference, root, sha256, specconv, specrun};
 
 /// Text for divergences: the source of a test of this repository.
 fn text() -> PathBuf {
@@ -309,4 +309,26 @@ fn a_tuned_mix_beats_the_standard_mix_of_its_size() {
     let other = other.args(["--measurements", "a.measurements.json"]);
     let error = other.current_dir(dir.path()).error();
     assert!(error.contains("measurements of another model"), "{error}");
+}
+
+#[test]
+fn rows_of_no_multiple_of_256_get_types_of_short_blocks() {
+    let dir = Dir::new();
+    // Rows of 64 and 160 elements.
+    dir.convert(&reference("llama"), "base.gguf", &[]);
+    let tune = specrun("tune").arg("base.gguf").arg("-f").arg(text());
+    let tune = tune.args(["-c", "32", "--chunks", "1", "--bands", "1", "--bpw", "6"]);
+    let report = tune.current_dir(dir.path()).json();
+    let groups = report["groups"].as_array().unwrap();
+    assert_eq!(groups.len(), 9);
+    for group in groups {
+        let dtype = group["dtype"].as_str().unwrap();
+        let short = ["IQ4_NL", "Q4_1", "Q5_0", "Q5_1", "Q8_0"];
+        assert!(short.contains(&dtype), "{group}");
+    }
+    let mixes = report["mixes"].as_array().unwrap();
+    assert!(
+        mixes[0]["bits_per_weight"].as_f64().unwrap() <= 6.0,
+        "{report}"
+    );
 }

@@ -31,7 +31,7 @@ use crate::report_file::{self, OverwriteArgs, ReportFile};
 use crate::specconv::write::parse_bytes;
 
 use super::page::{decimal, estimate};
-use groups::{Group, groups};
+use groups::{Candidates, Group, groups};
 use knapsack::{Item, Limit, choose};
 use measurements::{Measurements, Types};
 
@@ -68,7 +68,8 @@ pub(super) struct Args {
     measurements: Option<PathBuf>,
     /// Element types to choose from, separated by commas
     ///
-    /// Default: q2_K to q8_0; with an importance matrix also iq2_s to iq4_xs
+    /// Default: q2_K to q8_0; with an importance matrix also iq2_s to iq4_xs. Rows that are not a multiple of 256
+    /// elements: iq4_nl, q4_1, q5_0, q5_1, q8_0
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = weight_type)]
     types: Vec<DType>,
     /// Number of bands of layers; tensors of one role in a band get one type
@@ -107,6 +108,8 @@ const N_PARTS: u64 = 64;
 const TYPES: [&str; 6] = ["q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "q8_0"];
 /// Further types with an importance matrix.
 const IMATRIX_TYPES: [&str; 4] = ["iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"];
+/// Types of rows that are a multiple of 32 elements, but not of 256.
+const SHORT_BLOCK_TYPES: [&str; 5] = ["iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0"];
 
 fn weight_type(name: &str) -> Result<DType, String> {
     parse_type(name).map_err(|error| error.to_string())
@@ -144,13 +147,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let imatrix = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
     let groups = groups(
         &files.model.plan,
-        &args.types(),
+        &args.candidates(),
         imatrix.as_ref(),
         args.bands,
     )?;
     ensure!(
         !groups.is_empty(),
-        "{}: no tensor can be quantized to one of the types, expected an unquantized model with rows of 256",
+        "{}: no tensor can be quantized to one of the types, expected an unquantized model",
         args.model.display()
     );
     let text = input::read_text(&args.file, input::Kind::Stream, input::MAX_WHOLE);
@@ -204,14 +207,26 @@ fn imatrix_file(path: &Path) -> anyhow::Result<InputFile> {
 }
 
 impl Args {
-    fn types(&self) -> Vec<DType> {
-        let defaults = TYPES.iter().chain(match self.imatrix {
-            Some(_) => &IMATRIX_TYPES[..],
-            None => &[],
-        });
-        match self.types.is_empty() {
-            true => defaults.filter_map(|name| parse_type(name).ok()).collect(),
-            false => self.types.clone(),
+    fn candidates(&self) -> Candidates {
+        let parse = |names: &[&str]| {
+            names
+                .iter()
+                .filter_map(|name| parse_type(name).ok())
+                .collect()
+        };
+        if !self.types.is_empty() {
+            return Candidates {
+                types: self.types.clone(),
+                short_block_types: Vec::new(),
+            };
+        }
+        let mut types: Vec<DType> = parse(&TYPES);
+        if self.imatrix.is_some() {
+            types.extend(parse(&IMATRIX_TYPES));
+        }
+        Candidates {
+            types,
+            short_block_types: parse(&SHORT_BLOCK_TYPES),
         }
     }
 }
