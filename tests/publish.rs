@@ -323,7 +323,7 @@ fn rows_of_no_multiple_of_256_get_types_of_short_blocks() {
     assert_eq!(groups.len(), 9);
     for group in groups {
         let dtype = group["dtype"].as_str().unwrap();
-        let short = ["IQ4_NL", "Q4_1", "Q5_0", "Q5_1", "Q8_0"];
+        let short = ["Q4_0", "Q5_0", "Q5_1", "Q8_0"];
         assert!(short.contains(&dtype), "{group}");
     }
     let mixes = report["mixes"].as_array().unwrap();

@@ -24,17 +24,6 @@ pub(super) struct Choice {
     pub(super) size_bytes: u64,
 }
 
-/// Types to choose from.
-#[derive(Debug)]
-pub(super) struct Candidates {
-    pub(super) types: Vec<DType>,
-    /// Types of groups that no type of long blocks fits.
-    pub(super) short_block_types: Vec<DType>,
-}
-
-/// Elements in a block of the K and IQ types.
-const LONG_BLOCK: u64 = 256;
-
 /// Returns the configuration that quantizes some tensors. Tensors without a rule get Q8_0, so a result is used
 /// only for tensors with a rule.
 pub(super) fn config(
@@ -58,7 +47,7 @@ pub(super) fn rule(name: &str, dtype: DType) -> String {
 /// Groups the tensors that a quantizer changes, in file order. `n_bands` is the number of bands of layers.
 pub(super) fn groups(
     plan: &Plan,
-    candidates: &Candidates,
+    types: &[DType],
     imatrix: Option<&Imatrix>,
     n_bands: u32,
 ) -> anyhow::Result<Vec<Group>> {
@@ -84,52 +73,28 @@ pub(super) fn groups(
         });
         groups[i].tensors.push(decision.tensor.clone());
     }
-    add_options(&mut groups, plan, &candidates.types, imatrix)?;
-    let is_long = |choice: &Choice| {
-        choice
-            .dtype
-            .layout()
-            .is_some_and(|l| l.block_len == LONG_BLOCK)
-    };
-    let (mut groups, mut short): (Vec<Group>, Vec<Group>) = groups
-        .into_iter()
-        .partition(|group| group.options.iter().any(is_long));
-    add_options(&mut short, plan, &candidates.short_block_types, imatrix)?;
-    groups.append(&mut short);
-    groups.retain(|group| !group.options.is_empty());
-    groups.sort_by_key(|group| positions[&group.name]);
-    for group in &mut groups {
-        group.options.sort_by_key(|choice| choice.size_bytes);
-        group.options.dedup_by_key(|choice| choice.dtype);
-    }
-    Ok(groups)
-}
-
-/// Adds the types that fit all tensors of a group.
-fn add_options(
-    groups: &mut [Group],
-    plan: &Plan,
-    types: &[DType],
-    imatrix: Option<&Imatrix>,
-) -> anyhow::Result<()> {
     for &dtype in types {
         let names = groups.iter().flat_map(|group| &group.tensors);
         let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), dtype)).collect();
         let decisions = decide(plan, &config(&rules, imatrix)?)?;
         let by_name: HashMap<&str, &Decision> =
             decisions.iter().map(|d| (d.tensor.as_str(), d)).collect();
-        for group in &mut *groups {
+        for group in &mut groups {
             let own = group
                 .tensors
                 .iter()
                 .filter_map(|name| by_name.get(name.as_str()));
             let own: Vec<&&Decision> = own.collect();
-            // Rows that are not a multiple of the block length would get another type.
+            // If the rows are no multiple of the block length, all get the type that a quantizer takes instead.
+            let Some(dtype) = own.first().map(|d| d.to) else {
+                continue;
+            };
             let fits = own.iter().all(|d| {
                 let has_entry = imatrix.is_some_and(|matrix| matrix.entry(&d.tensor).is_some());
-                d.to == dtype && (has_entry || !d.needs_imatrix)
+                d.to == dtype && d.to != d.from && (has_entry || !d.needs_imatrix)
             });
-            if fits {
+            let is_new = group.options.iter().all(|choice| choice.dtype != dtype);
+            if fits && is_new {
                 group.options.push(Choice {
                     dtype,
                     size_bytes: own.iter().map(|d| d.to_bytes).sum(),
@@ -137,7 +102,11 @@ fn add_options(
             }
         }
     }
-    Ok(())
+    groups.retain(|group| !group.options.is_empty());
+    for group in &mut groups {
+        group.options.sort_by_key(|choice| choice.size_bytes);
+    }
+    Ok(groups)
 }
 
 /// Splits a tensor's name into layer and role.

@@ -31,7 +31,7 @@ use crate::report_file::{self, OverwriteArgs, ReportFile};
 use crate::specconv::write::parse_bytes;
 
 use super::page::{decimal, estimate};
-use groups::{Candidates, Group, groups};
+use groups::{Group, groups};
 use knapsack::{Item, Limit, choose};
 use measurements::{Measurements, Types};
 
@@ -69,7 +69,7 @@ pub(super) struct Args {
     /// Element types to choose from, separated by commas
     ///
     /// Default: q2_K to q8_0; with an importance matrix also iq2_s to iq4_xs. Rows that are not a multiple of 256
-    /// elements: iq4_nl, q4_1, q5_0, q5_1, q8_0
+    /// elements get the types that "specconv quantize" takes instead
     #[arg(long, value_name = "TYPE", value_delimiter = ',', value_parser = weight_type)]
     types: Vec<DType>,
     /// Number of bands of layers; tensors of one role in a band get one type
@@ -108,8 +108,6 @@ const N_PARTS: u64 = 64;
 const TYPES: [&str; 6] = ["q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "q8_0"];
 /// Further types with an importance matrix.
 const IMATRIX_TYPES: [&str; 4] = ["iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"];
-/// Types of rows that are a multiple of 32 elements, but not of 256.
-const SHORT_BLOCK_TYPES: [&str; 5] = ["iq4_nl", "q4_1", "q5_0", "q5_1", "q8_0"];
 
 fn weight_type(name: &str) -> Result<DType, String> {
     parse_type(name).map_err(|error| error.to_string())
@@ -147,7 +145,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let imatrix = args.imatrix.as_deref().map(Imatrix::open).transpose()?;
     let groups = groups(
         &files.model.plan,
-        &args.candidates(),
+        &args.types(),
         imatrix.as_ref(),
         args.bands,
     )?;
@@ -207,26 +205,14 @@ fn imatrix_file(path: &Path) -> anyhow::Result<InputFile> {
 }
 
 impl Args {
-    fn candidates(&self) -> Candidates {
-        let parse = |names: &[&str]| {
-            names
-                .iter()
-                .filter_map(|name| parse_type(name).ok())
-                .collect()
-        };
-        if !self.types.is_empty() {
-            return Candidates {
-                types: self.types.clone(),
-                short_block_types: Vec::new(),
-            };
-        }
-        let mut types: Vec<DType> = parse(&TYPES);
-        if self.imatrix.is_some() {
-            types.extend(parse(&IMATRIX_TYPES));
-        }
-        Candidates {
-            types,
-            short_block_types: parse(&SHORT_BLOCK_TYPES),
+    fn types(&self) -> Vec<DType> {
+        let defaults = TYPES.iter().chain(match self.imatrix {
+            Some(_) => &IMATRIX_TYPES[..],
+            None => &[],
+        });
+        match self.types.is_empty() {
+            true => defaults.filter_map(|name| parse_type(name).ok()).collect(),
+            false => self.types.clone(),
         }
     }
 }
@@ -308,7 +294,7 @@ impl Tuner<'_> {
         let mut mixes = vec![self.mix(&exchange, "tuned", &types)?];
         let (data_bytes, bits_per_weight) = (mixes[0].data_bytes, mixes[0].bits_per_weight);
         if !self.args.no_compare {
-            for (name, types) in self.standard_mixes(data_bytes)? {
+            for (name, types) in self.standard_mixes(data_bytes) {
                 mixes.push(self.mix(&exchange, &name, &types)?);
             }
         }
@@ -447,7 +433,7 @@ impl Tuner<'_> {
     }
 
     /// Returns the types of the largest standard mix that is not larger, and of the smallest that is larger.
-    fn standard_mixes(&self, data_bytes: u64) -> anyhow::Result<Vec<(String, Types)>> {
+    fn standard_mixes(&self, data_bytes: u64) -> Vec<(String, Types)> {
         let mut sizes = Vec::new();
         for ftype in FType::all() {
             let mut config = QuantizeConfig::new(ftype);
@@ -456,7 +442,10 @@ impl Tuner<'_> {
             if layout.is_none_or(|layout| layout.block_len == 1) {
                 continue;
             }
-            let decisions = decide(&self.plan, &config)?;
+            // The rows do not fit the blocks of some mixes.
+            let Ok(decisions) = decide(&self.plan, &config) else {
+                continue;
+            };
             let has_entry = |name: &str| {
                 let matrix = self.imatrix.as_ref();
                 matrix.is_some_and(|matrix| matrix.entry(name).is_some())
@@ -475,10 +464,9 @@ impl Tuner<'_> {
         sizes.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         let larger = sizes.partition_point(|(size, ..)| *size <= data_bytes);
         let near = sizes.into_iter().skip(larger.saturating_sub(1));
-        Ok(near
-            .take(if larger == 0 { 1 } else { 2 })
+        near.take(if larger == 0 { 1 } else { 2 })
             .map(|(_, name, types)| (name, types))
-            .collect())
+            .collect()
     }
 }
 
