@@ -312,7 +312,7 @@ fn a_tuned_mix_beats_the_standard_mix_of_its_size() {
 }
 
 #[test]
-fn rows_of_no_multiple_of_256_get_types_of_short_blocks() {
+fn rows_that_are_not_a_multiple_of_256_get_types_with_blocks_of_32() {
     let dir = Dir::new();
     // Rows of 64 and 160 elements.
     dir.convert(&reference("llama"), "base.gguf", &[]);
@@ -331,4 +331,7 @@ fn rows_of_no_multiple_of_256_get_types_of_short_blocks() {
         mixes[0]["bits_per_weight"].as_f64().unwrap() <= 6.0,
         "{report}"
     );
+    let quantize = specconv("quantize").args(["--recipe", "recipe.toml"]);
+    quantize.current_dir(dir.path()).ok();
+    assert!(dir.join("base-tuned.gguf").is_file());
 }

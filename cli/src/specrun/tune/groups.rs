@@ -73,9 +73,9 @@ pub(super) fn groups(
         });
         groups[i].tensors.push(decision.tensor.clone());
     }
-    for &dtype in types {
+    for &requested in types {
         let names = groups.iter().flat_map(|group| &group.tensors);
-        let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), dtype)).collect();
+        let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), requested)).collect();
         let decisions = decide(plan, &config(&rules, imatrix)?)?;
         let by_name: HashMap<&str, &Decision> =
             decisions.iter().map(|d| (d.tensor.as_str(), d)).collect();
@@ -85,7 +85,7 @@ pub(super) fn groups(
                 .iter()
                 .filter_map(|name| by_name.get(name.as_str()));
             let own: Vec<&&Decision> = own.collect();
-            // If the rows are no multiple of the block length, all get the type that a quantizer takes instead.
+            // Another type than requested, if the rows are not a multiple of its block length.
             let Some(dtype) = own.first().map(|d| d.to) else {
                 continue;
             };

@@ -151,7 +151,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     )?;
     ensure!(
         !groups.is_empty(),
-        "{}: no tensor can be quantized to one of the types, expected an unquantized model",
+        "{}: no tensor can be quantized to one of the types, expected an unquantized model (F32, BF16 or F16)",
         args.model.display()
     );
     let text = input::read_text(&args.file, input::Kind::Stream, input::MAX_WHOLE);
@@ -294,7 +294,7 @@ impl Tuner<'_> {
         let mut mixes = vec![self.mix(&exchange, "tuned", &types)?];
         let (data_bytes, bits_per_weight) = (mixes[0].data_bytes, mixes[0].bits_per_weight);
         if !self.args.no_compare {
-            for (name, types) in self.standard_mixes(data_bytes) {
+            for (name, types) in self.standard_mixes(data_bytes)? {
                 mixes.push(self.mix(&exchange, &name, &types)?);
             }
         }
@@ -433,7 +433,7 @@ impl Tuner<'_> {
     }
 
     /// Returns the types of the largest standard mix that is not larger, and of the smallest that is larger.
-    fn standard_mixes(&self, data_bytes: u64) -> Vec<(String, Types)> {
+    fn standard_mixes(&self, data_bytes: u64) -> anyhow::Result<Vec<(String, Types)>> {
         let mut sizes = Vec::new();
         for ftype in FType::all() {
             let mut config = QuantizeConfig::new(ftype);
@@ -442,9 +442,10 @@ impl Tuner<'_> {
             if layout.is_none_or(|layout| layout.block_len == 1) {
                 continue;
             }
-            // The rows do not fit the blocks of some mixes.
-            let Ok(decisions) = decide(&self.plan, &config) else {
-                continue;
+            let decisions = match decide(&self.plan, &config) {
+                // The blocks of this mix do not fit the rows.
+                Err(quantize::Error::Unfit { .. }) => continue,
+                decisions => decisions?,
             };
             let has_entry = |name: &str| {
                 let matrix = self.imatrix.as_ref();
@@ -464,9 +465,10 @@ impl Tuner<'_> {
         sizes.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
         let larger = sizes.partition_point(|(size, ..)| *size <= data_bytes);
         let near = sizes.into_iter().skip(larger.saturating_sub(1));
-        near.take(if larger == 0 { 1 } else { 2 })
+        Ok(near
+            .take(if larger == 0 { 1 } else { 2 })
             .map(|(_, name, types)| (name, types))
-            .collect()
+            .collect())
     }
 }
 
