@@ -91,7 +91,8 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             Some(_) => S::FUSED,
             None => S::FUSED.min(1),
         };
-        if n <= n_fused {
+        // A constant condition, so that products that cannot occur are not compiled.
+        if const { S::FUSED > 0 } && n <= n_fused {
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let start = first + done;
                 let panel = panels.map(|panels| panels.panel(start, start));
@@ -134,7 +135,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             while done < out.n_cols() {
                 let start = first + done;
                 let sums = match panels {
-                    Some(panels) if S::PANELS == 2 && done + ROWS < out.n_cols() => {
+                    Some(panels) if const { S::PANELS == 2 } && done + ROWS < out.n_cols() => {
                         let next = start + 2 * ROWS;
                         let pair: [_; 2] =
                             array(|p| panels.panel(start + p * ROWS, next + p * ROWS));

@@ -147,15 +147,13 @@ impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
                     width,
                     minus_offset: self.minus_offset,
                 };
+                // Constant conditions, so that numbers of sums that cannot occur are not compiled.
                 at += match (width - at).min(n_sum) {
                     1 => run.add::<S, F, 1>(simd, at, sums),
-                    2 => run.add::<S, F, 2>(simd, at, sums),
-                    3 => run.add::<S, F, 3>(simd, at, sums),
-                    4 => run.add::<S, F, 4>(simd, at, sums),
-                    5 => run.add::<S, F, 5>(simd, at, sums),
-                    6 => run.add::<S, F, 6>(simd, at, sums),
-                    7 => run.add::<S, F, 7>(simd, at, sums),
-                    _ => run.add::<S, F, 8>(simd, at, sums),
+                    2 if const { S::SUMS / P >= 2 } => run.add::<S, F, 2>(simd, at, sums),
+                    3 if const { S::SUMS / P >= 3 } => run.add::<S, F, 3>(simd, at, sums),
+                    4 if const { S::SUMS / P >= 4 } => run.add::<S, F, 4>(simd, at, sums),
+                    n => unreachable!("{n} sums do not fit the registers"),
                 };
             }
             done += width;
