@@ -54,6 +54,12 @@ impl Quantized {
             half_sums: [first as f32, second as f32],
         }
     }
+
+    /// The quants of the first (0) or the second (1) half.
+    #[inline(always)]
+    pub(crate) fn half(&self, half: usize) -> [u32; LANES / 8] {
+        self.quants.as_chunks().0[half]
+    }
 }
 
 /// Rows whose blocks are interleaved: those that are multiplied together.

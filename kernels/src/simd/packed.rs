@@ -60,6 +60,8 @@ pub(crate) trait Packed: Copy {
     /// Activation rows for which the registers suffice to unpack weights in them; at most [`MAX_FUSED`]. 0 if
     /// products always unpack to tiles.
     const FUSED: usize = 1;
+    /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
+    const WIDE_OFFSET: i32 = 0;
 
     /// Prefetches the cache line at any address, which is needed later than those in flight to the L1 cache:
     /// into the L2 cache, where the instruction set has such an instruction. Only affects timing.
@@ -99,13 +101,14 @@ pub(crate) trait Packed: Copy {
         }
         self.load_words(&bytes)
     }
-    /// Adds four byte products to each integer; the bytes of `x` are signed. Quants are below 128 unless
-    /// `WIDE`.
-    fn add_products<const WIDE: bool>(
+    /// Adds sixteen byte products to each integer. The bytes of `quants` are unsigned, of `BITS` bits: 5 (also for
+    /// fewer), 6, 7 or 8. Those of 8 bits are reduced by [`Packed::WIDE_OFFSET`] first. The bytes of `x` are signed, -127
+    /// to 127.
+    fn add_products<const BITS: u32>(
         self,
         sums: Self::Words,
-        quants: Self::Words,
-        x: u32,
+        quants: [Self::Words; 4],
+        x: [u32; 4],
     ) -> Self::Words;
 
     /// Converts signed integers to `f32`.

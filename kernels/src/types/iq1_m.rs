@@ -139,7 +139,7 @@ impl IQ1_M {
 }
 
 impl Unpack for IQ1_M {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 5>;
     const TILES: usize = 8;
     const OFFSET: i32 = fit_ternary::OFFSET;
     type Group<W: Packed> = [HalfTile<W>; 1];

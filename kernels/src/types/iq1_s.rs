@@ -94,7 +94,7 @@ impl IQ1_S {
 }
 
 impl Unpack for IQ1_S {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 5>;
     const LEAD: usize = 2;
     const READ_ORDER: &'static [(usize, usize)] = &[(34, 16), (2, 32)];
     const TILES: usize = 8;

@@ -102,7 +102,7 @@ impl IQ2_S {
 }
 
 impl Unpack for IQ2_S {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 7>;
     const LEAD: usize = 2;
     const TILES: usize = 8;
     const OFFSET: i32 = 43;

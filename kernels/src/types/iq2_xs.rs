@@ -101,7 +101,7 @@ impl IQ2_XS {
 }
 
 impl Unpack for IQ2_XS {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 7>;
     const LEAD: usize = 2;
     const READ_ORDER: &'static [(usize, usize)] = &[(66, 8), (2, 64)];
     const TILES: usize = 8;

@@ -100,7 +100,7 @@ impl IQ2_XXS {
 }
 
 impl Unpack for IQ2_XXS {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 7>;
     const LEAD: usize = 2;
     const TILES: usize = 8;
     const OFFSET: i32 = 43;

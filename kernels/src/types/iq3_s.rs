@@ -126,7 +126,7 @@ impl IQ3_S {
 }
 
 impl Unpack for IQ3_S {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 5>;
     const LEAD: usize = 2;
     const TILES: usize = 8;
     const OFFSET: i32 = 15;

@@ -102,7 +102,7 @@ impl IQ3_XXS {
 }
 
 impl Unpack for IQ3_XXS {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 7>;
     const LEAD: usize = 2;
     const READ_ORDER: &'static [(usize, usize)] = &[(66, 32), (2, 64)];
     const TILES: usize = 8;

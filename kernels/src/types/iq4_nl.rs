@@ -77,7 +77,7 @@ impl Block<32> for IQ4_NL {
 }
 
 impl Unpack for IQ4_NL {
-    type Form = Form<1, false, true>;
+    type Form = Form<1, false, 8>;
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;

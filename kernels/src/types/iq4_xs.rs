@@ -73,7 +73,7 @@ impl Block<256> for IQ4_XS {
 }
 
 impl Unpack for IQ4_XS {
-    type Form = Form<1, false, true>;
+    type Form = Form<1, false, 8>;
     const TILES: usize = 8;
     const OFFSET: i32 = IQ4_NL::OFFSET;
     type Group<W: Packed> = [HalfTile<W>; 1];

@@ -65,7 +65,7 @@ impl Block<32> for MXFP4 {
 }
 
 impl Unpack for MXFP4 {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 5>;
     const LEAD: usize = 1;
     const TILES: usize = 1;
     const OFFSET: i32 = 12;

@@ -121,7 +121,7 @@ fn quants<V: Lanes>(x: &[f32; 16], max: f32, scale: f32) -> [u8; 16] {
 }
 
 impl Unpack for NVFP4 {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 5>;
     const TILES: usize = 2;
     const OFFSET: i32 = 12;
     type Group<W: Packed> = [HalfTile<W>; 1];

@@ -143,7 +143,7 @@ impl Block<256> for Q2_K {
 }
 
 impl Unpack for Q2_K {
-    type Form = Form<2, true, false>;
+    type Form = Form<2, true, 5>;
     const READ_ORDER: &'static [(usize, usize)] = &[(80, 4), (0, 80)];
     const TILES: usize = 8;
     const OFFSET: i32 = 0;

@@ -110,7 +110,7 @@ impl Block<256> for Q3_K {
 }
 
 impl Unpack for Q3_K {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 5>;
     const READ_ORDER: &'static [(usize, usize)] =
         &[(96, 12), (32, 16), (0, 16), (48, 16), (16, 16), (64, 32)];
     const TILES: usize = 8;

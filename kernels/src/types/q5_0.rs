@@ -52,7 +52,7 @@ impl Block<32> for Q5_0 {
 }
 
 impl Unpack for Q5_0 {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 5>;
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 16;

@@ -56,7 +56,7 @@ impl Block<32> for Q5_1 {
 }
 
 impl Unpack for Q5_1 {
-    type Form = Form<1, true, false>;
+    type Form = Form<1, true, 5>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
     type Group<W: Packed> = [HalfTile<W>; 1];

@@ -82,7 +82,7 @@ impl Block<256> for Q5_K {
 }
 
 impl Unpack for Q5_K {
-    type Form = Form<1, true, false>;
+    type Form = Form<1, true, 5>;
     const READ_ORDER: &'static [(usize, usize)] =
         &[(0, 16), (48, 16), (16, 16), (64, 16), (32, 16), (80, 96)];
     const TILES: usize = 8;

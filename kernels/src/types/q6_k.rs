@@ -88,7 +88,7 @@ impl Block<256> for Q6_K {
 }
 
 impl Unpack for Q6_K {
-    type Form = Form<2, false, false>;
+    type Form = Form<2, false, 6>;
     const READ_ORDER: &'static [(usize, usize)] = &[
         (192, 16),
         (0, 16),

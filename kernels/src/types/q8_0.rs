@@ -62,7 +62,7 @@ impl Block<32> for Q8_0 {
 }
 
 impl Unpack for Q8_0 {
-    type Form = Form<1, false, true>;
+    type Form = Form<1, false, 8>;
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 128;

@@ -126,7 +126,7 @@ fn next_half<W: Packed>(simd: W, fields: &mut [Fields<W>; 4]) -> HalfTile<W> {
 }
 
 impl Unpack for TQ1_0 {
-    type Form = Form<1, false, false>;
+    type Form = Form<1, false, 5>;
     const TILES: usize = 8;
     const OFFSET: i32 = 1;
     type Group<W: Packed> = [HalfTile<W>; 4];

@@ -538,9 +538,13 @@ fn add_products<'a, S: Simd, const C: usize>(
     let a: [&[f32]; C] = array(|c| &a(c)[range.clone()][..b.len()]);
     let mut acc: [S::Lanes; C] = array(|c| simd.load_partial(&sums[c]));
     for (i, b) in b.iter().enumerate() {
-        let b = simd.load_partial(b);
-        for c in 0..C {
-            acc[c] = simd.scale_add(simd.splat(a[c][i]), b, acc[c]);
+        let a: [_; C] = array(|c| simd.splat(a[c][i]));
+        // Register by register: those of a whole chunk and of all sums would not fit the register file.
+        for register in 0..S::REGISTERS {
+            let b = simd.load(b, register);
+            for c in 0..C {
+                acc[c][register] = simd.mul_add(a[c], b, acc[c][register]);
+            }
         }
     }
     for (sums, acc) in sums.iter_mut().zip(acc) {

@@ -2,7 +2,7 @@
 //! used a few times only. Loads and arithmetic alternate closely, so that arithmetic does not interrupt the
 //! stream from memory.
 
-use super::cpu_quants::{HalfScales, add_products};
+use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
 use crate::simd::Simd;
 use crate::simd::packed::{MAX_FUSED, ROWS};
@@ -46,7 +46,7 @@ fn add<S: Simd, T: Unpack, const C: usize>(
     x: &[Quantized],
     sums: &mut [[f32; ROWS]; MAX_FUSED],
 ) {
-    let minus_offset = simd.splat_floats(-T::OFFSET as f32);
+    let minus_offset = simd.splat_floats(minus_offset::<S, T>());
     let mut scales = [TileScales::ZERO; MAX_TILES];
     let mut acc = [simd.splat_floats(0.0); C];
     let (x, _) = x.as_chunks::<C>();
@@ -99,13 +99,14 @@ fn add_half<S: Simd, F: TileForm, const HALF: usize, const C: usize>(
     x: &[[Quantized; C]],
     dots: &mut [[S::Words; C]; MAX_GROUP],
 ) {
-    for (tile, quants) in quants.iter().enumerate() {
-        let dots = &mut dots[tile];
-        for (word, &quants) in quants.iter().enumerate() {
-            for c in 0..C {
-                let x = x[tile][c].quants[4 * HALF + word];
-                dots[c] = add_products::<S, F>(simd, dots[c], quants, x);
-            }
+    for (tile, &quants) in quants.iter().enumerate() {
+        for c in 0..C {
+            let x = x[tile][c].half(HALF);
+            // Word by word, also for quants of fewer bits: sums of several words need registers that unpacking needs.
+            dots[tile][c] = match F::BITS {
+                8 => simd.add_products::<8>(dots[tile][c], quants, x),
+                _ => simd.add_products::<7>(dots[tile][c], quants, x),
+            };
         }
     }
 }

@@ -206,18 +206,11 @@ impl<'a, T: Unpack> InOrder<'a, T> {
     }
 }
 
-/// Adds the products of four columns of every row.
-#[inline(always)]
-pub(super) fn add_products<S: Simd, F: TileForm>(
-    simd: S,
-    sums: S::Words,
-    quants: S::Words,
-    x: u32,
-) -> S::Words {
-    if F::IS_WIDE {
-        simd.add_products::<true>(sums, quants, x)
-    } else {
-        simd.add_products::<false>(sums, quants, x)
+/// Returns the negated offset that is left after [`Packed::add_products`](crate::simd::packed::Packed::add_products).
+pub(super) const fn minus_offset<S: Simd, T: Unpack>() -> f32 {
+    match <T::Form as TileForm>::BITS {
+        8 => (S::WIDE_OFFSET - T::OFFSET) as f32,
+        _ => -T::OFFSET as f32,
     }
 }
 

@@ -3,12 +3,14 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::cpu_quants::{HalfScales, add_products};
+use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
-use crate::simd::packed::{ROWS, array};
-use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::unpack::{Blocks, Group, MAX_TILES, Tile, TileForm, TileScales, Unpack};
+use crate::simd::packed::{ROWS, array, each};
+use crate::simd::{Kernel, Simd};
+use crate::types::common::unpack::{
+    Blocks, Group, HalfTile, MAX_TILES, Tile, TileForm, TileScales, Unpack,
+};
 
 /// Tiles that stay in the L1 cache while all activations of a group are multiplied: whole blocks of every
 /// type, for as many rows as are multiplied together.
@@ -68,7 +70,7 @@ impl<'s> Scratch<'s> {
                 x,
                 n_tile,
                 first: stretch.start,
-                minus_offset: -T::OFFSET as f32,
+                minus_offset: minus_offset::<S, T>(),
                 sums: &mut *sums,
                 form: PhantomData,
             });
@@ -234,6 +236,22 @@ fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
     products
 }
 
+/// Adds the products of half a tile's columns of every row.
+#[inline(always)]
+fn add_products<S: Simd, F: TileForm>(
+    simd: S,
+    sums: S::Words,
+    quants: HalfTile<S>,
+    x: [u32; 4],
+) -> S::Words {
+    match F::BITS {
+        5 => simd.add_products::<5>(sums, quants, x),
+        6 => simd.add_products::<6>(sums, quants, x),
+        7 => simd.add_products::<7>(sums, quants, x),
+        _ => simd.add_products::<8>(sums, quants, x),
+    }
+}
+
 /// Returns the sums of products of quants that share scale number `half`.
 #[inline(always)]
 fn integer_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
@@ -243,12 +261,14 @@ fn integer_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
     half: usize,
 ) -> [[S::Words; P]; C] {
     let mut dots = [[simd.splat_word(0); P]; C];
-    let n_word = LANES / 4 / F::SCALES;
-    for group in half * n_word..(half + 1) * n_word {
-        let quants: [_; P] = array(|p| simd.load_words(&tiles[p].quants[group]));
+    let n_half = 2 / F::SCALES;
+    for half in half * n_half..(half + 1) * n_half {
+        let quants: [HalfTile<S>; P] =
+            array(|p| each!(4, word => simd.load_words(&tiles[p].quants[4 * half + word])));
         for c in 0..C {
             for p in 0..P {
-                dots[c][p] = add_products::<S, F>(simd, dots[c][p], quants[p], x[c].quants[group]);
+                let x = x[c].half(half);
+                dots[c][p] = add_products::<S, F>(simd, dots[c][p], quants[p], x);
             }
         }
     }

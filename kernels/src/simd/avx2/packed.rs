@@ -42,21 +42,44 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
 
 /// [`Packed::add_products`] of one register.
 #[inline(always)]
-fn add_products<const WIDE: bool>(_: Avx2, sums: __m256i, quants: __m256i, x: u32) -> __m256i {
-    // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits; the eighth bit is
-    // multiplied separately.
+fn add_products<const BITS: u32>(
+    _: Avx2,
+    sums: __m256i,
+    quants: [__m256i; 4],
+    x: [u32; 4],
+) -> __m256i {
     // SAFETY: the value of the type proves that the instructions are available.
     unsafe {
-        let x = _mm256_set1_epi32(x as i32);
-        if !WIDE {
-            let pairs = _mm256_maddubs_epi16(quants, x);
-            return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        // Sums of two products each, which fit signed 16 bits.
+        let [a, b, c, d] = each!(4, i => {
+            let x = _mm256_set1_epi32(x[i] as i32);
+            match BITS {
+                8 => {
+                    let quants = _mm256_xor_si256(quants[i], _mm256_set1_epi8(i8::MIN));
+                    _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(x, quants))
+                }
+                _ => _mm256_maddubs_epi16(quants[i], x),
+            }
+        });
+        let ones = _mm256_set1_epi16(1);
+        // As many products as fit 16 bits are added before they are widened.
+        match BITS {
+            5 => {
+                let all = _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d));
+                _mm256_add_epi32(sums, _mm256_madd_epi16(all, ones))
+            }
+            6 => {
+                let first = _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
+                let second = _mm256_madd_epi16(_mm256_add_epi16(c, d), ones);
+                _mm256_add_epi32(sums, _mm256_add_epi32(first, second))
+            }
+            _ => {
+                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, ones));
+                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(b, ones));
+                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(c, ones));
+                _mm256_add_epi32(sums, _mm256_madd_epi16(d, ones))
+            }
         }
-        let low = _mm256_and_si256(quants, _mm256_set1_epi8(0x7f));
-        let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), _mm256_set1_epi16(1));
-        let high = _mm256_and_si256(_mm256_srli_epi32::<7>(quants), _mm256_set1_epi8(1));
-        let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(128));
-        _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
     }
 }
 
@@ -77,6 +100,7 @@ impl Packed for Avx2 {
     type Words = [__m256i; 2];
     type Floats = [__m256; 2];
     const SUMS: usize = 2;
+    const WIDE_OFFSET: i32 = 128;
 
     #[inline(always)]
     fn prefetch_early(self, line: *const u8) {
@@ -175,13 +199,13 @@ impl Packed for Avx2 {
     }
 
     #[inline(always)]
-    fn add_products<const WIDE: bool>(
+    fn add_products<const BITS: u32>(
         self,
         sums: [__m256i; 2],
-        quants: [__m256i; 2],
-        x: u32,
+        quants: [[__m256i; 2]; 4],
+        x: [u32; 4],
     ) -> [__m256i; 2] {
-        each!(2, i => add_products::<WIDE>(self, sums[i], quants[i], x))
+        each!(2, i => add_products::<BITS>(self, sums[i], each!(4, word => quants[word][i]), x))
     }
 
     #[inline(always)]

@@ -31,7 +31,7 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
     /// The entry of the list of instruction sets.
     fn implementation(self) -> Implementation;
 
-    /// Adds four byte products to each 32-bit integer; the bytes of `quants` are below 128.
+    /// Adds four products of signed bytes to each 32-bit integer; the bytes of `x` are -127 to 127.
     fn add(self, sums: int32x4_t, quants: int8x16_t, x: int8x16_t) -> int32x4_t;
 }
 
@@ -71,7 +71,7 @@ impl QuantDots for Widened {
         unsafe {
             let low = vmull_s8(vget_low_s8(quants), vget_low_s8(x));
             let high = vmull_high_s8(quants, x);
-            // The sum of two products of a 7-bit and a signed 8-bit number fits 16 bits.
+            // The sum of two products fits 16 bits.
             vpadalq_s16(sums, vpaddq_s16(low, high))
         }
     }
@@ -229,7 +229,7 @@ impl<P: QuantDots> Registers for Neon<P> {
     }
 
     #[inline(always)]
-    fn add_products<const WIDE: bool>(
+    fn add_products<const BITS: u32>(
         self,
         sums: uint32x4_t,
         quants: uint32x4_t,
@@ -238,18 +238,12 @@ impl<P: QuantDots> Registers for Neon<P> {
         // SAFETY: the instructions are available.
         unsafe {
             let x = vreinterpretq_s8_u32(vdupq_n_u32(x));
-            let quants = vreinterpretq_u8_u32(quants);
-            let sums = vreinterpretq_s32_u32(sums);
-            let sums = match WIDE {
-                false => self.0.add(sums, vreinterpretq_s8_u8(quants), x),
-                true => {
-                    // The eighth bit is multiplied separately.
-                    let low = vreinterpretq_s8_u8(vandq_u8(quants, vdupq_n_u8(0x7f)));
-                    let high = vreinterpretq_s8_u8(vshrq_n_u8::<7>(quants));
-                    let high = vshlq_n_s32::<7>(self.0.add(vdupq_n_s32(0), high, x));
-                    vaddq_s32(self.0.add(sums, low, x), high)
-                }
+            let quants = match BITS {
+                8 => veorq_u32(quants, vdupq_n_u32(0x8080_8080)),
+                _ => quants,
             };
+            let quants = vreinterpretq_s8_u32(quants);
+            let sums = self.0.add(vreinterpretq_s32_u32(sums), quants, x);
             vreinterpretq_u32_s32(sums)
         }
     }

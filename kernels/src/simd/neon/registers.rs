@@ -88,7 +88,7 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn shift_left<const N: u32>(self, words: Self::Integers) -> Self::Integers;
     fn look_up(self, table: &[u8; 16], words: Self::Integers) -> Self::Integers;
     fn add(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    fn add_products<const WIDE: bool>(
+    fn add_products<const BITS: u32>(
         self,
         sums: Self::Integers,
         quants: Self::Integers,
@@ -229,6 +229,7 @@ impl<R: Registers> Packed for R {
     type Words = R::Words;
     type Floats = R::RowFloats;
     const SUMS: usize = R::SUMS;
+    const WIDE_OFFSET: i32 = 128;
 
     #[inline(always)]
     fn prefetch_early(self, line: *const u8) {
@@ -310,8 +311,18 @@ impl<R: Registers> Packed for R {
     }
 
     #[inline(always)]
-    fn add_products<const WIDE: bool>(self, sums: R::Words, quants: R::Words, x: u32) -> R::Words {
-        RegisterArray::each(|i| Registers::add_products::<WIDE>(self, sums[i], quants[i], x))
+    fn add_products<const BITS: u32>(
+        self,
+        mut sums: R::Words,
+        quants: [R::Words; 4],
+        x: [u32; 4],
+    ) -> R::Words {
+        for (quants, x) in quants.into_iter().zip(x) {
+            sums = RegisterArray::each(|i| {
+                Registers::add_products::<BITS>(self, sums[i], quants[i], x)
+            });
+        }
+        sums
     }
 
     #[inline(always)]

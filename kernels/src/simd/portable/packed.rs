@@ -71,19 +71,21 @@ impl Packed for Portable {
     }
 
     #[inline(always)]
-    fn add_products<const WIDE: bool>(
+    fn add_products<const BITS: u32>(
         self,
-        sums: Self::Words,
-        quants: Self::Words,
-        x: u32,
+        mut sums: Self::Words,
+        quants: [Self::Words; 4],
+        x: [u32; 4],
     ) -> Self::Words {
-        let products = |quants: u32| -> i32 {
-            let (quants, x) = (quants.to_le_bytes(), x.to_le_bytes());
-            (0..4)
-                .map(|i| i32::from(quants[i]) * i32::from(x[i] as i8))
-                .sum()
-        };
-        std::array::from_fn(|row| sums[row].wrapping_add(products(quants[row]) as u32))
+        for (quants, x) in quants.into_iter().zip(x) {
+            let x = x.to_le_bytes().map(|x| i32::from(x as i8));
+            for (sum, quants) in sums.iter_mut().zip(quants) {
+                let products = quants.to_le_bytes().into_iter().zip(x);
+                let products: i32 = products.map(|(quant, x)| i32::from(quant) * x).sum();
+                *sum = sum.wrapping_add(products as u32);
+            }
+        }
+        sums
     }
 
     #[inline(always)]

@@ -52,21 +52,21 @@ pub(crate) trait TileForm {
     const HAS_OFFSET: bool;
     /// True if blocks have minima.
     const HAS_MINS: bool;
-    /// True if quants need the eighth bit.
-    const IS_WIDE: bool;
+    /// Bits of a quant: 5 (also for fewer), 6, 7 or 8. Quants of 8 bits have an offset of 128.
+    const BITS: u32;
 }
 
 /// A combination of properties. Types that share it share the compiled products. Types with minima have no
 /// offset.
-pub(crate) struct Form<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool>;
+pub(crate) struct Form<const SCALES: usize, const HAS_MINS: bool, const BITS: u32>;
 
-impl<const SCALES: usize, const HAS_MINS: bool, const IS_WIDE: bool> TileForm
-    for Form<SCALES, HAS_MINS, IS_WIDE>
+impl<const SCALES: usize, const HAS_MINS: bool, const BITS: u32> TileForm
+    for Form<SCALES, HAS_MINS, BITS>
 {
     const SCALES: usize = SCALES;
     const HAS_OFFSET: bool = !HAS_MINS;
     const HAS_MINS: bool = HAS_MINS;
-    const IS_WIDE: bool = IS_WIDE;
+    const BITS: u32 = BITS;
 }
 
 /// Halves of the tiles of a group: an array of up to [`MAX_GROUP`].
