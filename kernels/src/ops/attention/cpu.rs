@@ -542,8 +542,8 @@ fn add_products<'a, S: Simd, const C: usize>(
         // Register by register: those of a whole chunk and of all sums would not fit the register file.
         for register in 0..S::REGISTERS {
             let b = simd.load(b, register);
-            for c in 0..C {
-                acc[c][register] = simd.mul_add(a[c], b, acc[c][register]);
+            for (acc, a) in acc.iter_mut().zip(a) {
+                acc[register] = simd.mul_add(a, b, acc[register]);
             }
         }
     }
