@@ -44,6 +44,18 @@ impl Target {
         })
     }
 
+    /// Asks the hub for the first byte; returns the hash of the file in Xet storage, if it is there.
+    pub(crate) fn xet_hash(&self, http: &Http) -> Result<Option<String>, Error> {
+        http.retry(&self.subject, || {
+            let request = Request::File {
+                commit: &self.commit,
+            };
+            let response = http.get(&self.address, Some(0..1), request)?;
+            self.check_unchanged(&response)?;
+            Ok(text(&response.hub, "x-xet-hash").map(str::to_owned))
+        })
+    }
+
     /// Makes one request for the rest of a range. `at` is the offset of the first missing byte
     /// before and after.
     fn attempt(

@@ -103,6 +103,9 @@ pub enum Problem {
     /// The upload failed.
     #[error("upload failed: {0}; run again, data that was sent is not sent again")]
     Upload(String),
+    /// A download from Xet storage failed.
+    #[error("Xet storage: {0}; ordinary requests download the rest")]
+    Xet(String),
     /// Another process downloads the same file.
     #[error("another process is downloading it ({}); wait until it has finished", path.display())]
     Locked { path: PathBuf },

@@ -12,7 +12,7 @@
 //!   file of the cache.
 //!
 //! [`Hub::compare`] compares local files with a repository, and [`Hub::upload`] uploads those that differ, with
-//! the feature `upload`.
+//! the feature `upload`. With it, whole files come from Xet storage if the hub offers that.
 //!
 //! The crate knows nothing of the contents of files, and reads no environment variables. Without the feature
 //! `client` it has the same API, but every request fails.
@@ -25,6 +25,7 @@ mod config;
 mod download;
 mod error;
 mod hash;
+mod hf_client;
 mod http;
 mod pieces;
 mod publish;
@@ -34,7 +35,8 @@ mod repo;
 
 pub use config::{HubConfig, Network, OnRetry, Retry, Timeouts};
 pub use error::{Error, Problem};
-pub use publish::{CAN_UPLOAD, Change, Comparison, LocalFile, Upload};
+pub use hf_client::CAN_UPLOAD;
+pub use publish::{Change, Comparison, LocalFile, Upload};
 pub use reference::{InvalidReference, Reference, SCHEME};
 pub use remote::RemoteFile;
 pub use repo::{Hub, Repo};

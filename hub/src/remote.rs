@@ -6,11 +6,13 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cache::RepoCache;
-use crate::download::Target;
+use crate::download::{Sink, Target};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
+use crate::hf_client::{self, CAN_UPLOAD, XetFile};
 use crate::http::Http;
 use crate::pieces::Pieces;
 
@@ -85,17 +87,68 @@ impl RemoteFile {
 
     /// Fetches a range. After a failure, the bytes received so far are kept.
     pub(crate) fn fetch(&self, range: Range<u64>) -> Result<(), Error> {
+        self.receive(range, |range, sink| {
+            self.target.fetch(&self.http, range, sink)
+        })
+    }
+
+    /// Fetches the missing bytes of a file that is in Xet storage, if this build can; calls `progress` with the
+    /// bytes of each chunk. A failure is reported, and leaves the rest to ordinary requests.
+    ///
+    /// # Errors
+    /// The hub cannot be asked where the file is, or the cache cannot be written.
+    pub(crate) fn fetch_from_xet(&self, repo: &str, progress: &dyn Fn(u64)) -> Result<(), Error> {
+        let missing = self.missing(&(0..self.size_bytes()));
+        if !CAN_UPLOAD || missing.is_empty() {
+            return Ok(());
+        }
+        let Some(hash) = self.target.xet_hash(&self.http)? else {
+            return Ok(());
+        };
+        let file = XetFile {
+            repo,
+            commit: &self.target.commit,
+            hash: &hash,
+            size_bytes: self.size_bytes(),
+        };
+        let config = self.http.config();
+        let subject = |problem: Problem| problem.of(&self.target.subject);
+        for range in missing {
+            let fetched = self.receive(range, |range, sink| {
+                let mut count = |offset, bytes: &[u8]| {
+                    sink(offset, bytes)?;
+                    self.http.count(bytes.len() as u64);
+                    progress(bytes.len() as u64);
+                    Ok(())
+                };
+                hf_client::fetch(config, &file, range, &mut count).map_err(subject)
+            });
+            match fetched {
+                Err(error) if !matches!(error.problem, Problem::Io { .. }) => {
+                    (config.on_retry)(&error, Duration::ZERO);
+                    break;
+                }
+                fetched => fetched?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of a range as they arrive from `fetch`, and records those that did.
+    fn receive(
+        &self,
+        range: Range<u64>,
+        fetch: impl FnOnce(Range<u64>, &mut Sink<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let Kept::Pieces(pieces) = &self.kept else {
             return Ok(());
         };
         let mut at = range.start;
-        let fetched = self
-            .target
-            .fetch(&self.http, range.clone(), &mut |offset, bytes| {
-                pieces.write(offset, bytes)?;
-                at = offset + bytes.len() as u64;
-                Ok(())
-            });
+        let fetched = fetch(range.clone(), &mut |offset, bytes| {
+            pieces.write(offset, bytes)?;
+            at = offset + bytes.len() as u64;
+            Ok(())
+        });
         let added = pieces.add(range.start..at);
         fetched.and(added.map_err(|problem| problem.of(&self.target.subject)))
     }

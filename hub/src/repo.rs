@@ -16,6 +16,7 @@ use crate::config::{HubConfig, Network};
 use crate::download::{Target, content_range};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
+use crate::hf_client::CAN_UPLOAD;
 use crate::http::{Failure, Http, Request, escape, text};
 use crate::pieces::Pieces;
 use crate::reference::{Reference, SCHEME};
@@ -407,7 +408,8 @@ impl Repo {
     }
 
     /// Fetches ranges of files with several connections; calls `progress` with the number of bytes
-    /// of each finished piece. Files that are then complete are checked and moved into the cache.
+    /// of each finished piece. Files that are then complete are checked and moved into the cache. A build with
+    /// the feature `upload` fetches whole files from Xet storage, if they are there.
     ///
     /// # Errors
     /// A range cannot be fetched, or a complete file does not have the hash that the hub lists.
@@ -416,6 +418,9 @@ impl Repo {
         wanted: &[(&str, Range<u64>)],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
+        if CAN_UPLOAD {
+            self.fetch_from_xet(wanted, progress)?;
+        }
         let pieces = self.missing(wanted)?;
         let next = AtomicUsize::new(0);
         let failure = Mutex::new(None);
@@ -454,6 +459,24 @@ impl Repo {
         for name in names {
             if let Some(file) = self.open(name)? {
                 file.settle(&self.cache)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches the files that are wanted from start to end and are in Xet storage.
+    fn fetch_from_xet(
+        &self,
+        wanted: &[(&str, Range<u64>)],
+        progress: &dyn Fn(u64),
+    ) -> Result<(), Error> {
+        for (name, range) in wanted {
+            // Only large files have a SHA-256 in the listing, and only they are in Xet storage.
+            let file = self.open(name)?.filter(|file| {
+                *range == (0..file.size_bytes()) && matches!(file.hash, Some(Hash::Sha256(_)))
+            });
+            if let Some(file) = file {
+                file.fetch_from_xet(&self.name, progress)?;
             }
         }
         Ok(())

@@ -5,15 +5,15 @@ mod mock;
 
 use std::env;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use hub::{Change, Hub, HubConfig, LocalFile, Network, Retry, Timeouts, Upload};
-use mock::{COMMIT, Mock, TOKEN, XET_TOKEN, sha256};
+use hub::{Change, Hub, HubConfig, LocalFile, Network, Reference, Retry, Timeouts, Upload};
+use mock::{COMMIT, Fault, Mock, TOKEN, XET_TOKEN, sha256};
 use serde_json::{Value, json};
 
 fn hub(mock: &Mock, cache: &Path, token: Option<&str>) -> Hub {
@@ -165,31 +165,43 @@ fn uploads_need_a_token_and_do_not_print_it() {
 /// Set in the process that has its own cache of Xet storage.
 const CACHE: &str = "SPECCONV_TEST_XET_CACHE";
 
+/// Runs a test in a process of its own: Xet storage has a cache in HF_HOME, which a process reads from its
+/// environment. Returns true in the process that is to do the work.
+fn has_own_cache(name: &str) -> bool {
+    if env::var_os(CACHE).is_some() {
+        return true;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut own = Command::new(env::current_exe().unwrap());
+    own.args(["--exact", name, "--nocapture"]);
+    let run = own
+        .env(CACHE, "1")
+        .env("HF_HOME", dir.path())
+        .output()
+        .unwrap();
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    false
+}
+
+/// Returns bytes that cannot be compressed.
+fn incompressible() -> Vec<u8> {
+    let hashes = (0..3000u32).map(|i| sha256(&i.to_le_bytes()).into_bytes());
+    hashes.flatten().collect()
+}
+
 #[test]
 fn large_files_go_to_xet_storage() {
-    let dir = tempfile::tempdir().unwrap();
-    if env::var_os(CACHE).is_none() {
-        // Xet storage has a cache in HF_HOME, which a process reads from its environment.
-        let mut own = Command::new(env::current_exe().unwrap());
-        own.args(["--exact", "large_files_go_to_xet_storage", "--nocapture"]);
-        let run = own
-            .env(CACHE, "1")
-            .env("HF_HOME", dir.path())
-            .output()
-            .unwrap();
-        assert!(
-            run.status.success(),
-            "{}",
-            String::from_utf8_lossy(&run.stderr)
-        );
+    if !has_own_cache("large_files_go_to_xet_storage") {
         return;
     }
+    let dir = tempfile::tempdir().unwrap();
     let mock = Mock::start();
     let hub = hub(&mock, dir.path(), Some(TOKEN));
-    // Bytes that cannot be compressed.
-    let content: Vec<u8> = (0..3000u32)
-        .flat_map(|i| sha256(&i.to_le_bytes()).into_bytes())
-        .collect();
+    let content = incompressible();
     let path = dir.path().join("model.gguf");
     fs::write(&path, &content).unwrap();
     let mut files = local(dir.path(), &[("card.md", "new")]);
@@ -239,4 +251,94 @@ fn large_files_go_to_xet_storage() {
     let expected = json!({"key": "lfsFile", "value": {"path": "model.gguf", "algo": "sha256",
         "oid": sha256(&content), "size": content.len()}});
     assert_eq!(serde_json::from_str::<Value>(line).unwrap(), expected);
+}
+
+/// Fetches a whole file from a mock hub; returns its path and the bytes that progress counted.
+fn fetch_whole(mock: &Mock, cache: &Path, n_bytes: usize) -> Result<(PathBuf, u64), hub::Error> {
+    let reference: Reference = "hf://org/name".parse().unwrap();
+    let repo = hub(mock, cache, Some(TOKEN)).open(&reference)?;
+    let counted = AtomicU64::new(0);
+    repo.prefetch(&[("model.gguf", 0..n_bytes as u64)], &|n| {
+        counted.fetch_add(n, Ordering::Relaxed);
+    })?;
+    Ok((repo.folder().join("model.gguf"), counted.into_inner()))
+}
+
+#[test]
+fn whole_files_come_from_xet_storage() {
+    if !has_own_cache("whole_files_come_from_xet_storage") {
+        return;
+    }
+    let mock = Mock::start();
+    let content = incompressible();
+    mock.put("model.gguf", &content, true);
+    mock.state.lock().unwrap().xet = true;
+    let fetch = |dir: &Path| fetch_whole(&mock, dir, content.len());
+    // Requests for objects of Xet storage, and for more of the file than its first byte.
+    let requested = || {
+        let requests = std::mem::take(&mut mock.state.lock().unwrap().requests);
+        let objects = requests
+            .iter()
+            .filter(|request| request.path.starts_with("/objects/"));
+        let ranges = requests.iter().filter(|request| {
+            request.port == mock.storage_port
+                && request.path.starts_with("/org/name/resolve/")
+                && request.range.is_some_and(|range| range != (0, 0))
+        });
+        (objects.count(), ranges.count())
+    };
+
+    let dir = tempfile::tempdir().unwrap();
+    let (path, counted) = fetch(dir.path()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), content);
+    assert_eq!(counted, content.len() as u64);
+    let requests = mock.state.lock().unwrap().requests.clone();
+    for request in &requests {
+        let token = request.token.as_deref();
+        assert_ne!(request.path, "/v1/telemetry");
+        let expected = match request.path.starts_with("/v") {
+            true => Some(XET_TOKEN),
+            false if request.port == mock.port => Some(TOKEN),
+            // Addresses of objects carry their own permission.
+            false => None,
+        };
+        assert_eq!(token, expected, "{}", request.path);
+    }
+    let (n_objects, n_ranges) = requested();
+    assert!(n_objects > 0);
+    assert_eq!(n_ranges, 0);
+
+    // Only the missing bytes are fetched.
+    let dir = tempfile::tempdir().unwrap();
+    let reference: Reference = "hf://org/name".parse().unwrap();
+    let repo = hub(&mock, dir.path(), Some(TOKEN))
+        .open(&reference)
+        .unwrap();
+    let part = 0..content.len() as u64 - 5000;
+    repo.prefetch(&[("model.gguf", part)], &|_| ()).unwrap();
+    drop(repo);
+    assert_eq!(requested(), (0, 1));
+    let (path, counted) = fetch(dir.path()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), content);
+    assert_eq!(counted, 5000);
+    assert_eq!(requested(), (1, 0));
+
+    // A wrong byte is found by the hash, and the download is deleted.
+    let dir = tempfile::tempdir().unwrap();
+    // The first is that of the request for the first byte.
+    mock.state.lock().unwrap().faults = [Fault::WrongByte(20_000); 2].into();
+    let error = fetch(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("the download was deleted"), "{error}");
+    fetch(dir.path()).unwrap();
+
+    // Without an answer of the storage, ordinary requests download the file.
+    let dir = tempfile::tempdir().unwrap();
+    mock.state.lock().unwrap().xet_fails = true;
+    requested();
+    let (path, counted) = fetch(dir.path()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), content);
+    assert_eq!(counted, content.len() as u64);
+    let (n_objects, n_ranges) = requested();
+    assert_eq!(n_objects, 0);
+    assert!(n_ranges > 0);
 }

@@ -1,6 +1,8 @@
 //! A mock hub on loopback: it answers the three kinds of requests that a client sends, and injects
 //! faults.
 
+mod xet;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -76,6 +78,10 @@ pub(crate) struct State {
     pub(crate) terse: bool,
     /// True until the repository is created.
     pub(crate) absent: bool,
+    /// True if large files are in Xet storage.
+    pub(crate) xet: bool,
+    /// True if Xet storage refuses all requests.
+    pub(crate) xet_fails: bool,
 }
 
 /// A running hub, and a storage host on another port to which it redirects.
@@ -152,6 +158,7 @@ impl Mock {
             }
             let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
             let is_post = line.starts_with("POST ");
+            let is_head = line.starts_with("HEAD ");
             let mut n_body = 0;
             let mut request = Request {
                 port,
@@ -186,7 +193,11 @@ impl Mock {
             }
             let answer = self.answer(&request);
             self.state.lock().unwrap().requests.push(request);
-            stream.write_all(&answer.bytes)?;
+            let n_sent = match is_head {
+                true => answer.n_head,
+                false => answer.bytes.len(),
+            };
+            stream.write_all(&answer.bytes[..n_sent])?;
             match answer.then {
                 Then::Next => {}
                 Then::Close => return Ok(()),
@@ -205,7 +216,8 @@ impl Mock {
         if let Some(body) = &request.body {
             return state.post(&request.path, body);
         }
-        if request.path == "/api/models/org/name/xet-write-token/main" {
+        let token_path = format!("/api/models/org/name/xet-read-token/{COMMIT}");
+        if [&token_path, "/api/models/org/name/xet-write-token/main"].contains(&&*request.path) {
             let storage = format!("http://127.0.0.1:{}", self.storage_port);
             let token = format!(
                 "{{\"accessToken\":\"{XET_TOKEN}\",\"exp\":9999999999,\"casUrl\":\"{storage}\"}}"
@@ -228,6 +240,9 @@ impl Mock {
                 true => Reply::new(200, "", state.listing().into_bytes()),
                 false => Reply::status(404, "x-error-code: RevisionNotFound\r\n"),
             };
+        }
+        if !at_home && let Some(answer) = xet::answer(&mut state, request) {
+            return answer;
         }
         let prefix = format!("/org/name/resolve/{COMMIT}/");
         let Some(name) = request.path.strip_prefix(&prefix) else {
@@ -263,9 +278,13 @@ impl Mock {
             if let Some(fault @ (Fault::Status(..) | Fault::TooMany(_))) = fault {
                 return Reply::of_fault(fault);
             }
+            let xet = match state.xet {
+                true => format!("x-xet-hash: {tag}\r\n"),
+                false => String::new(),
+            };
             let headers = format!(
                 "location: http://127.0.0.1:{}{}\r\nx-linked-etag: \"{tag}\"\r\n\
-                 x-linked-size: {}\r\nx-repo-commit: {commit}\r\netag: \"pointer\"\r\n",
+                 x-linked-size: {}\r\nx-repo-commit: {commit}\r\netag: \"pointer\"\r\n{xet}",
                 self.storage_port,
                 request.path,
                 bytes.len()
@@ -390,6 +409,8 @@ enum Then {
 
 struct Reply {
     bytes: Vec<u8>,
+    /// Bytes before the body, which is all that a HEAD request gets.
+    n_head: usize,
     then: Then,
 }
 
@@ -408,8 +429,13 @@ impl Reply {
         let n = body.len();
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {n}\r\n{headers}\r\n");
         let mut bytes = head.into_bytes();
+        let n_head = bytes.len();
         bytes.extend_from_slice(&body[..n_sent.min(n)]);
-        Reply { bytes, then }
+        Reply {
+            bytes,
+            n_head,
+            then,
+        }
     }
 
     fn of_fault(fault: Fault) -> Reply {
