@@ -16,8 +16,8 @@ macro_rules! bundled {
     };
 }
 
-/// Files under models/, by relative path.
-const FILES: [(&str, &[u8]); 14] = bundled![
+/// Files under models/, by relative path. A constant would be in the program once for each use.
+static FILES: [(&str, &[u8]); 14] = bundled![
     "tiny-qwen35-mtp/config.json",
     "tiny-qwen35-mtp/generation_config.json",
     "tiny-qwen35-mtp/model.safetensors",
@@ -46,7 +46,7 @@ pub(super) fn unpack(folder: &Path, existing: Existing) -> anyhow::Result<()> {
     let paths: Vec<&Path> = paths.iter().map(PathBuf::as_path).collect();
     interrupt::while_writing(|_| {
         let partials = Partial::create_all(&paths)?;
-        for (partial, (_, bytes)) in partials.iter().zip(FILES) {
+        for (partial, (_, bytes)) in partials.iter().zip(&FILES) {
             let written = partial.file().write_all(bytes);
             written.with_context(|| partial.path().display().to_string())?;
         }
