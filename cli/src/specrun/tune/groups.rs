@@ -73,18 +73,17 @@ pub(super) fn groups(
         });
         groups[i].tensors.push(decision.tensor.clone());
     }
-    for &requested in types {
-        let names = groups.iter().flat_map(|group| &group.tensors);
-        let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), requested)).collect();
-        let decisions = decide(plan, &config(&rules, imatrix)?)?;
-        let by_name: HashMap<&str, &Decision> =
-            decisions.iter().map(|d| (d.tensor.as_str(), d)).collect();
-        for group in &mut groups {
-            let own = group
-                .tensors
-                .iter()
-                .filter_map(|name| by_name.get(name.as_str()));
-            let own: Vec<&&Decision> = own.collect();
+    for group in &mut groups {
+        for &requested in types {
+            let names = group.tensors.iter();
+            let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), requested)).collect();
+            let decisions = match decide(plan, &config(&rules, imatrix)?) {
+                // No type can be used instead.
+                Err(quantize::Error::Unfit { .. }) => continue,
+                decisions => decisions?,
+            };
+            let is_own = |d: &&Decision| group.tensors.contains(&d.tensor);
+            let own: Vec<&Decision> = decisions.iter().filter(is_own).collect();
             // Another type than requested, if the rows are not a multiple of its block length.
             let Some(dtype) = own.first().map(|d| d.to) else {
                 continue;
