@@ -54,6 +54,16 @@ impl Cache {
         }
     }
 
+    /// Bytes of one head in some rows.
+    #[inline(always)]
+    fn bytes(&self, head: usize, rows: Range<usize>) -> &[u8] {
+        if rows.is_empty() {
+            return &[];
+        }
+        let places = self.place(head, rows.start).start..self.place(head, rows.end - 1).end;
+        &self.memory.as_bytes()[places]
+    }
+
     /// Byte range of one head of a row.
     fn place(&self, head: usize, row: usize) -> Range<usize> {
         let CacheShape { n_rows, n_head, .. } = self.shape;
@@ -130,11 +140,7 @@ impl Cache {
         part: usize,
         n_parts: usize,
     ) -> &[u8] {
-        if rows.is_empty() {
-            return &[];
-        }
-        let bytes = self.place(head, rows.start).start..self.place(head, rows.end - 1).end;
-        let bytes = &self.memory.as_bytes()[bytes];
+        let bytes = self.bytes(head, rows);
         let len = bytes.len().div_ceil(n_parts);
         let start = bytes.len().min(part * len);
         &bytes[start..bytes.len().min(start + len)]
@@ -143,11 +149,9 @@ impl Cache {
     /// Returns one chunk of a head in some rows.
     #[inline(always)]
     fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
-        let first = self.place(head, rows.start);
-        let last = self.place(head, rows.end - 1);
         RowChunks {
-            bytes: &self.memory.as_bytes()[first.start..last.end],
             n_rows: rows.len(),
+            bytes: self.bytes(head, rows),
             chunk,
         }
     }

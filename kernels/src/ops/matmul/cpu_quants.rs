@@ -208,6 +208,10 @@ impl<'a, T: Unpack> InOrder<'a, T> {
 
 /// Returns the negated offset that is left after [`Packed::add_products`](crate::simd::packed::Packed::add_products).
 pub(super) const fn minus_offset<S: Simd, T: Unpack>() -> f32 {
+    const {
+        // Products of 8-bit quants are off by `WIDE_OFFSET`, which only a form with an offset corrects.
+        assert!(<T::Form as TileForm>::HAS_OFFSET || <T::Form as TileForm>::BITS != 8);
+    }
     match <T::Form as TileForm>::BITS {
         8 => (S::WIDE_OFFSET - T::OFFSET) as f32,
         _ => -T::OFFSET as f32,
