@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::util::root;
 
@@ -108,6 +109,42 @@ fn files_are_short() {
         (n_lines > MAX_LINES).then(|| format!("{}: {n_lines} lines", name(&path)))
     });
     assert_none("longer than 800 lines", long.collect());
+}
+
+/// Largest file of the bundled models and of everything else, in bytes: a build product that is added by mistake
+/// would stay in every clone.
+const MAX_BYTES: [(&str, u64); 2] = [("models/", 9 << 20), ("", 4 << 20)];
+
+#[test]
+fn tracked_files_are_small() {
+    let listed = Command::new("git")
+        .arg("-C")
+        .arg(root())
+        .args(["ls-files", "-z"])
+        .output();
+    // An archive of the sources has no list of its files.
+    let Some(listed) = listed.ok().filter(|output| output.status.success()) else {
+        return;
+    };
+    let listed = String::from_utf8(listed.stdout).expect("names in UTF-8");
+    let mut found = Vec::new();
+    let mut n_checked = 0;
+    for name in listed.split_terminator('\0') {
+        // A file may have been deleted since.
+        let Ok(metadata) = fs::metadata(root().join(name)) else {
+            continue;
+        };
+        let max = MAX_BYTES
+            .iter()
+            .find(|(folder, _)| name.starts_with(folder));
+        let (_, max) = max.expect("the last entry is for all");
+        n_checked += 1;
+        if metadata.len() > *max {
+            found.push(format!("{name}: {} bytes", metadata.len()));
+        }
+    }
+    assert_none("too large for the repository", found);
+    assert!(n_checked > 500, "only {n_checked} files were found");
 }
 
 #[test]
