@@ -7,6 +7,9 @@
 /// Rows that are multiplied together.
 pub(crate) const ROWS: usize = 16;
 
+/// Maximum of [`Packed::PARTS`].
+pub(crate) const MAX_PARTS: usize = 2;
+
 /// Maximum of [`Packed::FUSED`].
 pub(crate) const MAX_FUSED: usize = 4;
 
@@ -52,7 +55,12 @@ pub(crate) trait Packed: Copy {
     type Words: Copy;
     /// An `f32` per row.
     type Floats: Copy;
-    /// Sums of [`ROWS`] rows that fit the register file, 1 to 8.
+    /// The same operations on some of the rows: those of one register, if all rows take several. Half as many
+    /// values then fit the register file. The other rows of arrays are neither read nor written.
+    type Part: Packed;
+    /// Number of parts, 1 or 2.
+    const PARTS: usize = 1;
+    /// Sums of the rows of a part that fit the register file, 1 to 8.
     const SUMS: usize;
     /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
     const PANELS: usize = 1;
@@ -62,6 +70,9 @@ pub(crate) trait Packed: Copy {
     const FUSED: usize = 1;
     /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
     const WIDE_OFFSET: i32 = 0;
+
+    /// The operations on part `i` of the rows.
+    fn part(self, i: usize) -> Self::Part;
 
     /// Prefetches the cache line at any address, which is needed later than those in flight to the L1 cache:
     /// into the L2 cache, where the instruction set has such an instruction. Only affects timing.

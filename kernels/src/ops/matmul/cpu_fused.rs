@@ -5,7 +5,7 @@
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
 use crate::simd::Simd;
-use crate::simd::packed::{MAX_FUSED, ROWS};
+use crate::simd::packed::{MAX_FUSED, MAX_PARTS, Packed, ROWS};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
 };
@@ -46,58 +46,75 @@ fn add<S: Simd, T: Unpack, const C: usize>(
     x: &[Quantized],
     sums: &mut [[f32; ROWS]; MAX_FUSED],
 ) {
-    let minus_offset = simd.splat_floats(minus_offset::<S, T>());
     let mut scales = [TileScales::ZERO; MAX_TILES];
-    let mut acc = [simd.splat_floats(0.0); C];
+    let mut acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
     let (x, _) = x.as_chunks::<C>();
     for (block, x) in blocks.zip(x.chunks_exact(T::TILES)) {
         T::scales(simd, block, &mut scales[..T::TILES]);
         let n_tile = <T::Group<S> as Group<_>>::TILES;
-        let n_group = T::TILES / n_tile;
-        for group in 0..n_group {
+        for group in 0..T::TILES / n_tile {
             let x = &x[group * n_tile..][..n_tile];
             let scales = &scales[group * n_tile..][..n_tile];
-            let first = T::quants::<S, 0>(simd, block, group);
-            let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
-            add_half::<S, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);
-            let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
-            if T::Form::SCALES == 2 {
-                for (tile, scales) in scales.iter().enumerate() {
-                    let scales = HalfScales::load::<T::Form>(simd, scales, 0);
-                    for c in 0..C {
-                        let (dot, product) = (dots[tile][c], products[tile][c]);
-                        products[tile][c] =
-                            scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
-                    }
-                }
-                dots = [[simd.splat_word(0); C]; MAX_GROUP];
-            }
-            let second = T::quants::<S, 1>(simd, block, group);
-            add_half::<S, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
-            for (tile, scales) in scales.iter().enumerate() {
-                let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
-                for c in 0..C {
-                    let (dot, product) = (dots[tile][c], products[tile][c]);
-                    let product =
-                        scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
-                    let scale = simd.splat_floats(x[tile][c].scale);
-                    acc[c] = simd.mul_add_floats(scale, product, acc[c]);
-                }
+            // Not a loop, so that the position of each part is a constant.
+            add_group::<S::Part, T, C>(simd.part(0), block, group, x, scales, &mut acc[0]);
+            if S::PARTS == 2 {
+                add_group::<S::Part, T, C>(simd.part(1), block, group, x, scales, &mut acc[1]);
             }
         }
     }
-    for (sums, acc) in sums.iter_mut().zip(acc) {
-        simd.store_floats(acc, sums);
+    for (i, acc) in acc[..S::PARTS].iter().enumerate() {
+        for (sums, acc) in sums.iter_mut().zip(acc) {
+            simd.part(i).store_floats(*acc, sums);
+        }
+    }
+}
+
+/// Adds the products of one group of tiles with `C` activation rows.
+#[inline(always)]
+fn add_group<W: Packed, T: Unpack, const C: usize>(
+    simd: W,
+    block: impl Blocks,
+    group: usize,
+    x: &[[Quantized; C]],
+    scales: &[TileScales],
+    acc: &mut [W::Floats; C],
+) {
+    let minus_offset = simd.splat_floats(minus_offset::<W, T>());
+    let first = T::quants::<W, 0>(simd, block, group);
+    let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
+    add_half::<W, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);
+    let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
+    if T::Form::SCALES == 2 {
+        for (tile, scales) in scales.iter().enumerate() {
+            let scales = HalfScales::load::<T::Form>(simd, scales, 0);
+            for c in 0..C {
+                let (dot, product) = (dots[tile][c], products[tile][c]);
+                products[tile][c] =
+                    scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
+            }
+        }
+        dots = [[simd.splat_word(0); C]; MAX_GROUP];
+    }
+    let second = T::quants::<W, 1>(simd, block, group);
+    add_half::<W, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
+    for (tile, scales) in scales.iter().enumerate() {
+        let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
+        for c in 0..C {
+            let (dot, product) = (dots[tile][c], products[tile][c]);
+            let product = scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
+            let scale = simd.splat_floats(x[tile][c].scale);
+            acc[c] = simd.mul_add_floats(scale, product, acc[c]);
+        }
     }
 }
 
 /// Adds the products of one half of each tile of a group.
 #[inline(always)]
-fn add_half<S: Simd, F: TileForm, const HALF: usize, const C: usize>(
-    simd: S,
-    quants: &[HalfTile<S>],
+fn add_half<W: Packed, F: TileForm, const HALF: usize, const C: usize>(
+    simd: W,
+    quants: &[HalfTile<W>],
     x: &[[Quantized; C]],
-    dots: &mut [[S::Words; C]; MAX_GROUP],
+    dots: &mut [[W::Words; C]; MAX_GROUP],
 ) {
     for (tile, &quants) in quants.iter().enumerate() {
         for c in 0..C {

@@ -17,7 +17,7 @@ use crate::cpu::columns::ColumnsMut;
 use crate::cpu::repack::{Panels, sixteen_rows};
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{MAX_FUSED, ROWS, array};
+use crate::simd::packed::{MAX_FUSED, Packed, ROWS, array};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::types::common::unpack::{InRows, TileForm, TileScales, Unpack};
 
@@ -87,7 +87,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         let n = x.len();
         let panels = w.panels();
         let n_fused = match panels {
-            Some(_) if S::FUSED == BLOCK => FUSED_PASSES * BLOCK,
+            Some(_) if S::PARTS == 1 && S::FUSED == BLOCK => FUSED_PASSES * BLOCK,
             Some(_) => S::FUSED,
             None => S::FUSED.min(1),
         };
@@ -207,29 +207,29 @@ impl<'a, T: Unpack> InOrder<'a, T> {
 }
 
 /// Returns the negated offset that is left after [`Packed::add_products`](crate::simd::packed::Packed::add_products).
-pub(super) const fn minus_offset<S: Simd, T: Unpack>() -> f32 {
+pub(super) const fn minus_offset<W: Packed, T: Unpack>() -> f32 {
     const {
         // Products of 8-bit quants are off by `WIDE_OFFSET`, which only a form with an offset corrects.
         assert!(<T::Form as TileForm>::HAS_OFFSET || <T::Form as TileForm>::BITS != 8);
     }
     match <T::Form as TileForm>::BITS {
-        8 => (S::WIDE_OFFSET - T::OFFSET) as f32,
+        8 => (W::WIDE_OFFSET - T::OFFSET) as f32,
         _ => -T::OFFSET as f32,
     }
 }
 
 /// Scale and minimum of half a tile, or of a whole one, in registers.
 #[derive(Clone, Copy)]
-pub(super) struct HalfScales<S: Simd> {
-    scale: S::Floats,
-    minus_min: S::Floats,
+pub(super) struct HalfScales<W: Packed> {
+    scale: W::Floats,
+    minus_min: W::Floats,
     half: usize,
 }
 
-impl<S: Simd> HalfScales<S> {
+impl<W: Packed> HalfScales<W> {
     /// Loads scale number `half`, and the minimum if the form has one.
     #[inline(always)]
-    pub(super) fn load<F: TileForm>(simd: S, tile: &TileScales, half: usize) -> HalfScales<S> {
+    pub(super) fn load<F: TileForm>(simd: W, tile: &TileScales, half: usize) -> HalfScales<W> {
         HalfScales {
             scale: simd.load_floats(&tile.scales[half]),
             minus_min: match F::HAS_MINS {
@@ -244,13 +244,13 @@ impl<S: Simd> HalfScales<S> {
     /// and `product`, the result of the first half.
     #[inline(always)]
     pub(super) fn apply<F: TileForm>(
-        self,
-        simd: S,
-        dot: S::Words,
+        &self,
+        simd: W,
+        dot: W::Words,
         x: &Quantized,
-        minus_offset: S::Floats,
-        product: S::Floats,
-    ) -> S::Floats {
+        minus_offset: W::Floats,
+        product: W::Floats,
+    ) -> W::Floats {
         let sum = match F::SCALES {
             1 => x.sum,
             _ => x.half_sums[self.half],

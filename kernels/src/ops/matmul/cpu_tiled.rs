@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
-use crate::simd::packed::{ROWS, array, each};
+use crate::simd::packed::{Packed, ROWS, array, each};
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_TILES, Tile, TileForm, TileScales, Unpack,
@@ -61,7 +61,16 @@ impl<'s> Scratch<'s> {
             let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
             for (p, tiles) in self.tiles.chunks_exact_mut(STRETCH / P).enumerate() {
                 for (i, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
-                    unpack::<S, T>(simd, block(p, i), &mut self.scales, tiles);
+                    let block = block(p, i);
+                    let scales = &mut self.scales[..T::TILES];
+                    T::scales(simd, block, scales);
+                    for (tile, scales) in tiles.iter_mut().zip(scales) {
+                        tile.scales = *scales;
+                    }
+                    unpack::<S::Part, T>(simd.part(0), block, tiles);
+                    if S::PARTS == 2 {
+                        unpack::<S::Part, T>(simd.part(1), block, tiles);
+                    }
                 }
             }
             simd.run(AddProducts::<T::Form, P> {
@@ -70,7 +79,7 @@ impl<'s> Scratch<'s> {
                 x,
                 n_tile,
                 first: stretch.start,
-                minus_offset: minus_offset::<S, T>(),
+                minus_offset: minus_offset::<S::Part, T>(),
                 sums: &mut *sums,
                 form: PhantomData,
             });
@@ -79,23 +88,14 @@ impl<'s> Scratch<'s> {
     }
 }
 
-/// Unpacks one block of each row.
+/// Unpacks the quants of one block of each row.
 #[inline(always)]
-fn unpack<S: Simd, T: Unpack>(
-    simd: S,
-    block: impl Blocks,
-    scales: &mut [TileScales; MAX_TILES],
-    tiles: &mut [Tile],
-) {
-    T::scales(simd, block, &mut scales[..T::TILES]);
-    for (tile, scales) in tiles.iter_mut().zip(scales) {
-        tile.scales = *scales;
-    }
-    let groups = tiles.chunks_exact_mut(<T::Group<S> as Group<_>>::TILES);
+fn unpack<W: Packed, T: Unpack>(simd: W, block: impl Blocks, tiles: &mut [Tile]) {
+    let groups = tiles.chunks_exact_mut(<T::Group<W> as Group<_>>::TILES);
     for (group, tiles) in groups.enumerate() {
         // Both before the first is stored: halves may share words.
-        let first = T::quants::<S, 0>(simd, block, group);
-        let second = T::quants::<S, 1>(simd, block, group);
+        let first = T::quants::<W, 0>(simd, block, group);
+        let second = T::quants::<W, 1>(simd, block, group);
         for (tile, (first, second)) in tiles
             .iter_mut()
             .zip(first.as_ref().iter().zip(second.as_ref()))
@@ -184,47 +184,64 @@ impl<const P: usize> TileRun<'_, P> {
     ) -> usize {
         let sums = sums[at..].first_chunk_mut::<C>();
         let sums = sums.expect("a sum for each activation row");
-        let minus_offset = simd.splat_floats(self.minus_offset);
-        let mut acc: [[S::Floats; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
+        self.add_part::<S, F, C>(simd, 0, self.ahead, at, sums);
+        if S::PARTS == 2 {
+            self.add_part::<S, F, C>(simd, 1, [&[]; P], at, sums);
+        }
+        C
+    }
+
+    /// Adds the products of one part of the rows, and prefetches `ahead`.
+    #[inline(always)]
+    fn add_part<S: Simd, F: TileForm, const C: usize>(
+        &self,
+        simd: S,
+        part: usize,
+        ahead: [&[u8]; P],
+        at: usize,
+        sums: &mut [[[f32; ROWS]; P]; C],
+    ) {
+        let rows = simd.part(part);
+        let minus_offset = rows.splat_floats(self.minus_offset);
+        let mut acc: [[_; P]; C] = array(|c| array(|p| rows.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
-        let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
+        let n_ahead = ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
         for i in 0..n_tile {
-            for ahead in self.ahead {
+            for ahead in ahead {
                 let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
                 simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
             }
             let tiles = array(|p| &self.tiles[p][i]);
             let x = self.x[i * self.width + at..].first_chunk();
             let x = x.expect("a block of each activation row");
-            let products = tile_products::<S, F, P, C>(simd, tiles, x, minus_offset);
+            let products = tile_products::<S::Part, F, P, C>(rows, tiles, x, minus_offset);
             for c in 0..C {
-                let scale = simd.splat_floats(x[c].scale);
+                let scale = rows.splat_floats(x[c].scale);
                 for p in 0..P {
-                    acc[c][p] = simd.mul_add_floats(scale, products[c][p], acc[c][p]);
+                    acc[c][p] = rows.mul_add_floats(scale, products[c][p], acc[c][p]);
                 }
             }
         }
         for c in 0..C {
             for p in 0..P {
-                simd.store_floats(acc[c][p], &mut sums[c][p]);
+                rows.store_floats(acc[c][p], &mut sums[c][p]);
             }
         }
-        C
     }
 }
 
 /// Returns the products of one tile of each panel with one block of each activation row, without the scales of
 /// the activations.
 #[inline(always)]
-fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
-    simd: S,
+fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
+    simd: W,
     tiles: [&Tile; P],
     x: &[Quantized; C],
-    minus_offset: S::Floats,
-) -> [[S::Floats; P]; C] {
+    minus_offset: W::Floats,
+) -> [[W::Floats; P]; C] {
     let mut products = [[simd.splat_floats(0.0); P]; C];
     for half in 0..F::SCALES {
-        let dots = integer_products::<S, F, P, C>(simd, tiles, x, half);
+        let dots = integer_products::<W, F, P, C>(simd, tiles, x, half);
         let scales: [_; P] = array(|p| HalfScales::load::<F>(simd, &tiles[p].scales, half));
         for c in 0..C {
             for p in 0..P {
@@ -238,12 +255,12 @@ fn tile_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
 
 /// Adds the products of half a tile's columns of every row.
 #[inline(always)]
-fn add_products<S: Simd, F: TileForm>(
-    simd: S,
-    sums: S::Words,
-    quants: HalfTile<S>,
+fn add_products<W: Packed, F: TileForm>(
+    simd: W,
+    sums: W::Words,
+    quants: HalfTile<W>,
     x: [u32; 4],
-) -> S::Words {
+) -> W::Words {
     match F::BITS {
         5 => simd.add_products::<5>(sums, quants, x),
         6 => simd.add_products::<6>(sums, quants, x),
@@ -254,21 +271,21 @@ fn add_products<S: Simd, F: TileForm>(
 
 /// Returns the sums of products of quants that share scale number `half`.
 #[inline(always)]
-fn integer_products<S: Simd, F: TileForm, const P: usize, const C: usize>(
-    simd: S,
+fn integer_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
+    simd: W,
     tiles: [&Tile; P],
     x: &[Quantized; C],
     half: usize,
-) -> [[S::Words; P]; C] {
+) -> [[W::Words; P]; C] {
     let mut dots = [[simd.splat_word(0); P]; C];
     let n_half = 2 / F::SCALES;
     for half in half * n_half..(half + 1) * n_half {
-        let quants: [HalfTile<S>; P] =
+        let quants: [HalfTile<W>; P] =
             array(|p| each!(4, word => simd.load_words(&tiles[p].quants[4 * half + word])));
         for c in 0..C {
             for p in 0..P {
                 let x = x[c].half(half);
-                dots[c][p] = add_products::<S, F>(simd, dots[c][p], quants[p], x);
+                dots[c][p] = add_products::<W, F>(simd, dots[c][p], quants[p], x);
             }
         }
     }

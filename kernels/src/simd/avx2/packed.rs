@@ -1,4 +1,4 @@
-//! AVX2: sixteen rows in two 256-bit registers.
+//! AVX2: sixteen rows in two 256-bit registers, each a part.
 
 use std::arch::x86_64::*;
 
@@ -40,67 +40,241 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     }
 }
 
-/// [`Packed::add_products`] of one register.
-#[inline(always)]
-fn add_products<const BITS: u32>(
-    _: Avx2,
-    sums: __m256i,
-    quants: [__m256i; 4],
-    x: [u32; 4],
-) -> __m256i {
-    // SAFETY: the value of the type proves that the instructions are available.
-    unsafe {
-        // Sums of two products each, which fit signed 16 bits.
-        let [a, b, c, d] = each!(4, i => {
-            let x = _mm256_set1_epi32(x[i] as i32);
-            match BITS {
-                8 => {
-                    let quants = _mm256_xor_si256(quants[i], _mm256_set1_epi8(i8::MIN));
-                    _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(x, quants))
-                }
-                _ => _mm256_maddubs_epi16(quants[i], x),
-            }
-        });
-        let ones = _mm256_set1_epi16(1);
-        // As many products as fit 16 bits are added before they are widened.
-        match BITS {
-            5 => {
-                let all = _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d));
-                _mm256_add_epi32(sums, _mm256_madd_epi16(all, ones))
-            }
-            6 => {
-                let first = _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
-                let second = _mm256_madd_epi16(_mm256_add_epi16(c, d), ones);
-                _mm256_add_epi32(sums, _mm256_add_epi32(first, second))
-            }
-            _ => {
-                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, ones));
-                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(b, ones));
-                let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(c, ones));
-                _mm256_add_epi32(sums, _mm256_madd_epi16(d, ones))
-            }
-        }
-    }
+/// Eight of sixteen rows: those of one register.
+#[derive(Clone, Copy)]
+pub(crate) struct EightRows {
+    /// Proof that the instructions are available.
+    simd: Avx2,
+    /// 0, or 1 for the last eight.
+    index: usize,
 }
 
-/// [`Packed::halves_to_floats`] of one register.
-#[inline(always)]
-fn halves_to_floats(_: Avx2, words: __m256i) -> __m256 {
-    // SAFETY: the value of the type proves that the instructions are available.
-    unsafe {
-        let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
-        let packed = _mm256_packus_epi32(low, low);
-        let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
-        _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+impl EightRows {
+    /// Returns the elements of these rows.
+    #[inline(always)]
+    fn of<T>(self, all: &[T; ROWS]) -> &[T; WIDTH] {
+        &all.as_chunks().0[self.index]
     }
 }
 
 // "The instructions are available": self proves it.
+impl Packed for EightRows {
+    type Words = __m256i;
+    type Floats = __m256;
+    type Part = EightRows;
+    const SUMS: usize = Avx2::SUMS;
+    const WIDE_OFFSET: i32 = Avx2::WIDE_OFFSET;
+
+    #[inline(always)]
+    fn part(self, _: usize) -> EightRows {
+        self
+    }
+
+    #[inline(always)]
+    fn prefetch_early(self, line: *const u8) {
+        // A line has the words of all rows.
+        if self.index == 0 {
+            self.simd.prefetch_early(line);
+        }
+    }
+
+    #[inline(always)]
+    fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [__m256i; 4] {
+        transpose(self.simd, self.of(&pieces))
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> __m256i {
+        let bytes: &[u8; 4 * WIDTH] = &bytes.as_chunks().0[self.index];
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store_words(self, words: __m256i, bytes: &mut WordBytes) {
+        let bytes: &mut [u8; 4 * WIDTH] = &mut bytes.as_chunks_mut().0[self.index];
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), words) }
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_set1_epi32(value as i32) }
+    }
+
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_and_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_or_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_xor_si256(a, b) }
+    }
+
+    #[inline(always)]
+    fn shift_right_by(self, words: __m256i, n: u32) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_srl_epi32(words, _mm_cvtsi32_si128(n as i32)) }
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_sll_epi32(words, _mm_cvtsi32_si128(N as i32)) }
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: __m256i) -> __m256i {
+        // SAFETY: the instructions are available; the load reads one array.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, words)
+        }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+
+    #[inline(always)]
+    fn gather(self, table: &[u32], indices: __m256i) -> __m256i {
+        assert!(table.len().is_power_of_two());
+        // SAFETY: the instructions are available; the mask keeps indices below the length.
+        unsafe {
+            let mask = _mm256_set1_epi32(table.len() as i32 - 1);
+            let table = table.as_ptr().cast();
+            _mm256_i32gather_epi32::<4>(table, _mm256_and_si256(indices, mask))
+        }
+    }
+
+    #[inline(always)]
+    fn add_products<const BITS: u32>(
+        self,
+        sums: __m256i,
+        quants: [__m256i; 4],
+        x: [u32; 4],
+    ) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe {
+            // Sums of two products each, which fit signed 16 bits.
+            let [a, b, c, d] = each!(4, i => {
+                let x = _mm256_set1_epi32(x[i] as i32);
+                match BITS {
+                    8 => {
+                        let quants = _mm256_xor_si256(quants[i], _mm256_set1_epi8(i8::MIN));
+                        _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(x, quants))
+                    }
+                    _ => _mm256_maddubs_epi16(quants[i], x),
+                }
+            });
+            let ones = _mm256_set1_epi16(1);
+            // As many products as fit 16 bits are added before they are widened.
+            match BITS {
+                5 => {
+                    let all = _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d));
+                    _mm256_add_epi32(sums, _mm256_madd_epi16(all, ones))
+                }
+                6 => {
+                    let first = _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
+                    let second = _mm256_madd_epi16(_mm256_add_epi16(c, d), ones);
+                    _mm256_add_epi32(sums, _mm256_add_epi32(first, second))
+                }
+                _ => {
+                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, ones));
+                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(b, ones));
+                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(c, ones));
+                    _mm256_add_epi32(sums, _mm256_madd_epi16(d, ones))
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn to_floats(self, words: __m256i) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_cvtepi32_ps(words) }
+    }
+
+    #[inline(always)]
+    fn halves_to_floats(self, words: __m256i) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe {
+            let low = _mm256_and_si256(words, _mm256_set1_epi32(0xffff));
+            let packed = _mm256_packus_epi32(low, low);
+            let packed = _mm256_permute4x64_epi64::<0b1000>(packed);
+            _mm256_cvtph_ps(_mm256_castsi256_si128(packed))
+        }
+    }
+
+    #[inline(always)]
+    fn bits_to_floats(self, words: __m256i) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_castsi256_ps(words) }
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> __m256 {
+        // SAFETY: the instructions are available; the load reads one array.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(self.of(halves).as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; ROWS]) -> __m256 {
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm256_loadu_ps(self.of(values).as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, value: f32) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_set1_ps(value) }
+    }
+
+    #[inline(always)]
+    fn mul_floats(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul_add_floats(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn store_floats(self, rows: __m256, values: &mut [f32; ROWS]) {
+        let values: &mut [f32; WIDTH] = &mut values.as_chunks_mut().0[self.index];
+        // SAFETY: the instructions are available; the array is one register.
+        unsafe { _mm256_storeu_ps(values.as_mut_ptr(), rows) }
+    }
+}
+
 impl Packed for Avx2 {
     type Words = [__m256i; 2];
     type Floats = [__m256; 2];
-    const SUMS: usize = 2;
+    type Part = EightRows;
+    const PARTS: usize = 2;
+    const SUMS: usize = 4;
+    const FUSED: usize = 4;
     const WIDE_OFFSET: i32 = 128;
+
+    #[inline(always)]
+    fn part(self, index: usize) -> EightRows {
+        EightRows { simd: self, index }
+    }
 
     #[inline(always)]
     fn prefetch_early(self, line: *const u8) {
@@ -110,92 +284,8 @@ impl Packed for Avx2 {
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [[__m256i; 2]; 4] {
-        let [low, high] = pieces.as_chunks().0 else {
-            unreachable!("sixteen are two times eight")
-        };
-        let (low, high) = (transpose(self, low), transpose(self, high));
-        [
-            [low[0], high[0]],
-            [low[1], high[1]],
-            [low[2], high[2]],
-            [low[3], high[3]],
-        ]
-    }
-
-    #[inline(always)]
-    fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
-        // SAFETY: the instructions are available; the array is two registers.
-        each!(2, i => unsafe { _mm256_loadu_si256(bytes.as_ptr().cast::<__m256i>().add(i)) })
-    }
-
-    #[inline(always)]
-    fn store_words(self, words: [__m256i; 2], bytes: &mut WordBytes) {
-        for (bytes, words) in bytes.as_chunks_mut::<32>().0.iter_mut().zip(words) {
-            // SAFETY: the instructions are available; the array is one register.
-            unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), words) }
-        }
-    }
-
-    #[inline(always)]
-    fn splat_word(self, value: u32) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        [unsafe { _mm256_set1_epi32(value as i32) }; 2]
-    }
-
-    #[inline(always)]
-    fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_and_si256(a[i], b[i]) })
-    }
-
-    #[inline(always)]
-    fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_or_si256(a[i], b[i]) })
-    }
-
-    #[inline(always)]
-    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_xor_si256(a[i], b[i]) })
-    }
-
-    #[inline(always)]
-    fn shift_right_by(self, words: [__m256i; 2], n: u32) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_srl_epi32(words[i], _mm_cvtsi32_si128(n as i32)) })
-    }
-
-    #[inline(always)]
-    fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_sll_epi32(words[i], _mm_cvtsi32_si128(N as i32)) })
-    }
-
-    #[inline(always)]
-    fn look_up(self, table: &[u8; 16], words: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available; the load reads one array.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            each!(2, i => _mm256_shuffle_epi8(table, words[i]))
-        }
-    }
-
-    #[inline(always)]
-    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_add_epi32(a[i], b[i]) })
-    }
-
-    #[inline(always)]
-    fn gather(self, table: &[u32], indices: [__m256i; 2]) -> [__m256i; 2] {
-        assert!(table.len().is_power_of_two());
-        // SAFETY: the instructions are available; the mask keeps indices below the length.
-        unsafe {
-            let mask = _mm256_set1_epi32(table.len() as i32 - 1);
-            let table = table.as_ptr().cast();
-            each!(2, i => _mm256_i32gather_epi32::<4>(table, _mm256_and_si256(indices[i], mask)))
-        }
+        let [a, b] = each!(2, i => self.part(i).interleave(pieces));
+        each!(4, word => [a[word], b[word]])
     }
 
     #[inline(always)]
@@ -205,62 +295,111 @@ impl Packed for Avx2 {
         quants: [[__m256i; 2]; 4],
         x: [u32; 4],
     ) -> [__m256i; 2] {
-        each!(2, i => add_products::<BITS>(self, sums[i], each!(4, word => quants[word][i]), x))
+        each!(2, i => {
+            let quants = each!(4, word => quants[word][i]);
+            self.part(i).add_products::<BITS>(sums[i], quants, x)
+        })
     }
 
     #[inline(always)]
-    fn to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_cvtepi32_ps(words[i]) })
-    }
-
-    #[inline(always)]
-    fn halves_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
-        each!(2, i => halves_to_floats(self, words[i]))
-    }
-
-    #[inline(always)]
-    fn bits_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_castsi256_ps(words[i]) })
-    }
-
-    #[inline(always)]
-    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
-        let halves = halves.as_chunks::<WIDTH>().0;
-        // SAFETY: the instructions are available; each load reads one array.
-        each!(2, i => unsafe { _mm256_cvtph_ps(_mm_loadu_si128(halves[i].as_ptr().cast())) })
-    }
-
-    #[inline(always)]
-    fn load_floats(self, values: &[f32; ROWS]) -> [__m256; 2] {
-        // SAFETY: the instructions are available; the array is two registers.
-        each!(2, i => unsafe { _mm256_loadu_ps(values.as_ptr().add(WIDTH * i)) })
+    fn store_words(self, words: [__m256i; 2], bytes: &mut WordBytes) {
+        self.part(0).store_words(words[0], bytes);
+        self.part(1).store_words(words[1], bytes);
     }
 
     #[inline(always)]
     fn store_floats(self, rows: [__m256; 2], values: &mut [f32; ROWS]) {
-        for (values, rows) in values.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
-            // SAFETY: the instructions are available; the array is one register.
-            unsafe { _mm256_storeu_ps(values.as_mut_ptr(), rows) }
-        }
+        self.part(0).store_floats(rows[0], values);
+        self.part(1).store_floats(rows[1], values);
     }
 
     #[inline(always)]
-    fn splat_floats(self, value: f32) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        [unsafe { _mm256_set1_ps(value) }; 2]
+    fn and(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).and(a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn or(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).or(a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn xor(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).xor(a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn shift_right_by(self, words: [__m256i; 2], n: u32) -> [__m256i; 2] {
+        each!(2, i => self.part(i).shift_right_by(words[i], n))
+    }
+
+    #[inline(always)]
+    fn shift_left<const N: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).shift_left::<N>(words[i]))
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: &[u8; 16], words: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).look_up(table, words[i]))
+    }
+
+    #[inline(always)]
+    fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).add(a[i], b[i]))
+    }
+
+    #[inline(always)]
+    fn gather(self, table: &[u32], indices: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).gather(table, indices[i]))
+    }
+
+    #[inline(always)]
+    fn to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        each!(2, i => self.part(i).to_floats(words[i]))
+    }
+
+    #[inline(always)]
+    fn halves_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        each!(2, i => self.part(i).halves_to_floats(words[i]))
+    }
+
+    #[inline(always)]
+    fn bits_to_floats(self, words: [__m256i; 2]) -> [__m256; 2] {
+        each!(2, i => self.part(i).bits_to_floats(words[i]))
+    }
+
+    #[inline(always)]
+    fn load_words(self, bytes: &WordBytes) -> [__m256i; 2] {
+        each!(2, i => self.part(i).load_words(bytes))
+    }
+
+    #[inline(always)]
+    fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> [__m256; 2] {
+        each!(2, i => self.part(i).load_halves(halves))
+    }
+
+    #[inline(always)]
+    fn load_floats(self, values: &[f32; ROWS]) -> [__m256; 2] {
+        each!(2, i => self.part(i).load_floats(values))
     }
 
     #[inline(always)]
     fn mul_floats(self, a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_mul_ps(a[i], b[i]) })
+        each!(2, i => self.part(i).mul_floats(a[i], b[i]))
     }
 
     #[inline(always)]
     fn mul_add_floats(self, a: [__m256; 2], b: [__m256; 2], c: [__m256; 2]) -> [__m256; 2] {
-        // SAFETY: the instructions are available.
-        each!(2, i => unsafe { _mm256_fmadd_ps(a[i], b[i], c[i]) })
+        each!(2, i => self.part(i).mul_add_floats(a[i], b[i], c[i]))
+    }
+
+    #[inline(always)]
+    fn splat_word(self, value: u32) -> [__m256i; 2] {
+        each!(2, i => self.part(i).splat_word(value))
+    }
+
+    #[inline(always)]
+    fn splat_floats(self, value: f32) -> [__m256; 2] {
+        each!(2, i => self.part(i).splat_floats(value))
     }
 }

@@ -22,9 +22,15 @@ fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
 impl Packed for Avx512 {
     type Words = __m512i;
     type Floats = __m512;
+    type Part = Avx512;
     const SUMS: usize = 8;
     const PANELS: usize = 2;
     const FUSED: usize = 4;
+
+    #[inline(always)]
+    fn part(self, _: usize) -> Avx512 {
+        self
+    }
 
     #[inline(always)]
     fn prefetch_early(self, line: *const u8) {

@@ -228,8 +228,14 @@ impl<R: Registers> Simd for R {
 impl<R: Registers> Packed for R {
     type Words = R::Words;
     type Floats = R::RowFloats;
+    type Part = R;
     const SUMS: usize = R::SUMS;
     const WIDE_OFFSET: i32 = 128;
+
+    #[inline(always)]
+    fn part(self, _: usize) -> R {
+        self
+    }
 
     #[inline(always)]
     fn prefetch_early(self, line: *const u8) {

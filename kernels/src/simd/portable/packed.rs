@@ -6,9 +6,15 @@ use crate::simd::packed::{Packed, ROWS, WordBytes};
 impl Packed for Portable {
     type Words = [u32; ROWS];
     type Floats = [f32; ROWS];
+    type Part = Portable;
     const SUMS: usize = 2;
     // Unrolled for arrays, products in registers would take much code and save nothing.
     const FUSED: usize = 0;
+
+    #[inline(always)]
+    fn part(self, _: usize) -> Portable {
+        self
+    }
 
     #[inline(always)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4] {
