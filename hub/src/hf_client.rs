@@ -127,7 +127,7 @@ mod with_crates {
             let own = HeaderValue::from_str(&format!("Bearer {own}"));
             headers.insert(AUTHORIZATION, own.map_err(|_| Problem::TokenCharacter)?);
         }
-        // The crate reports speeds to the storage unless told otherwise.
+        // By default the crate reports the speed of each transfer to the storage.
         let own = XetConfig::new().with_config("telemetry.enabled", false);
         let own = own.map_err(|error| Problem::Xet(error.to_string()))?;
         let session = XetSessionBuilder::new_with_config(own).build();

@@ -12,7 +12,7 @@ use crate::cache::RepoCache;
 use crate::download::{Sink, Target};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
-use crate::hf_client::{self, CAN_UPLOAD, XetFile};
+use crate::hf_client::{self, XetFile};
 use crate::http::Http;
 use crate::pieces::Pieces;
 
@@ -92,14 +92,14 @@ impl RemoteFile {
         })
     }
 
-    /// Fetches the missing bytes of a file that is in Xet storage, if this build can; calls `progress` with the
+    /// Fetches the missing bytes of a file if it is in Xet storage; calls `progress` with the
     /// bytes of each chunk. A failure is reported, and leaves the rest to ordinary requests.
     ///
     /// # Errors
     /// The hub cannot be asked where the file is, or the cache cannot be written.
     pub(crate) fn fetch_from_xet(&self, repo: &str, progress: &dyn Fn(u64)) -> Result<(), Error> {
         let missing = self.missing(&(0..self.size_bytes()));
-        if !CAN_UPLOAD || missing.is_empty() {
+        if missing.is_empty() {
             return Ok(());
         }
         let Some(hash) = self.target.xet_hash(&self.http)? else {
@@ -143,13 +143,19 @@ impl RemoteFile {
         let Kept::Pieces(pieces) = &self.kept else {
             return Ok(());
         };
-        let mut at = range.start;
-        let fetched = fetch(range.clone(), &mut |offset, bytes| {
+        let piece_bytes = self.http.config().piece_bytes;
+        let (mut recorded, mut at) = (range.start, range.start);
+        let fetched = fetch(range, &mut |offset, bytes| {
             pieces.write(offset, bytes)?;
             at = offset + bytes.len() as u64;
+            // A range of Xet storage is a whole file, of which a killed process must not lose everything.
+            if at - recorded >= piece_bytes {
+                pieces.add(recorded..at)?;
+                recorded = at;
+            }
             Ok(())
         });
-        let added = pieces.add(range.start..at);
+        let added = pieces.add(recorded..at);
         fetched.and(added.map_err(|problem| problem.of(&self.target.subject)))
     }
 

@@ -78,7 +78,7 @@ pub(super) fn groups(
             let names = group.tensors.iter();
             let rules: Vec<(&str, DType)> = names.map(|name| (name.as_str(), requested)).collect();
             let decisions = match decide(plan, &config(&rules, imatrix)?) {
-                // No type can be used instead.
+                // Its blocks do not fit the rows, and no other type replaces it.
                 Err(quantize::Error::Unfit { .. }) => continue,
                 decisions => decisions?,
             };

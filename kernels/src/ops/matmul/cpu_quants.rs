@@ -86,6 +86,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         let n_tile = w.n_cols / LANES;
         let n = x.len();
         let panels = w.panels();
+        // With more than one pass, tiles are faster where a register has only a part of the rows.
         let n_fused = match panels {
             Some(_) if S::PARTS == 1 && S::FUSED == BLOCK => FUSED_PASSES * BLOCK,
             Some(_) => S::FUSED,
