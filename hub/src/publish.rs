@@ -1,4 +1,5 @@
-//! Publication of local files: their comparison with a repository, and the upload as one commit.
+//! Publication of local files: their comparison with a repository, and the upload as one commit. The crate
+//! `hf-hub` uploads; the feature `upload` adds it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Network;
 use crate::error::{Error, Problem};
-use crate::hf_client;
 use crate::reference::{Reference, SCHEME};
 use crate::repo::{Hub, Repo};
+
+/// True if this build can upload.
+pub const CAN_UPLOAD: bool = cfg!(feature = "upload");
 
 /// A local file to publish.
 #[derive(Clone, Debug)]
@@ -179,4 +182,97 @@ fn open(path: &Path) -> Result<File, Problem> {
         path: path.to_path_buf(),
         source,
     })
+}
+
+#[cfg(feature = "upload")]
+mod hf_client {
+    use hf_hub::progress::{ProgressEvent, ProgressHandler, UploadEvent};
+    use hf_hub::repository::CommitOperation;
+    use hf_hub::{HFClient, HFError, RepoTypeModel, split_id};
+
+    use super::{Comparison, Upload};
+    use crate::config::HubConfig;
+    use crate::error::Problem;
+
+    /// Passes the bytes processed so far to a function.
+    struct Handler<F> {
+        progress: F,
+        /// Bytes of all files.
+        total_bytes: u64,
+    }
+
+    impl<F: Fn(u64) + Send + Sync> ProgressHandler for Handler<F> {
+        fn on_progress(&self, event: &ProgressEvent) {
+            match event {
+                ProgressEvent::Upload(UploadEvent::Progress {
+                    bytes_completed, ..
+                }) => (self.progress)(*bytes_completed),
+                // Uploads of less than 100 ms, and small files, have no progress of their own.
+                ProgressEvent::Upload(UploadEvent::Committing) => (self.progress)(self.total_bytes),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn upload(
+        config: &HubConfig,
+        comparison: &Comparison,
+        upload: &Upload,
+        progress: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<String, Problem> {
+        // Messages of the crate state address and status, never the token.
+        let problem = |error: HFError| Problem::Upload(error.to_string());
+        let mut builder = HFClient::builder()
+            .endpoint(config.endpoint.as_str())
+            .user_agent(concat!("specconv/", env!("CARGO_PKG_VERSION")));
+        if let Some(token) = &config.token {
+            builder = builder.token(token.as_str());
+        }
+        let client = builder.build_sync().map_err(problem)?;
+        if comparison.parent.is_none() {
+            let created = client
+                .create_repository()
+                .repo_id(&comparison.repo)
+                .repo_type(RepoTypeModel)
+                .private(upload.is_private)
+                .exist_ok(true);
+            created.send().map_err(problem)?;
+        }
+        let (owner, name) = split_id(&comparison.repo);
+        let handler = Handler {
+            progress,
+            total_bytes: comparison.to_upload().map(|file| file.size_bytes).sum(),
+        };
+        let files = comparison.to_upload();
+        let operations = files.map(|file| CommitOperation::add_file(&file.name, &file.path));
+        let commit = client
+            .model(owner, name)
+            .create_commit()
+            .operations(operations.collect())
+            .commit_message(upload.message.as_str())
+            .revision(comparison.revision.as_str())
+            .maybe_parent_commit(comparison.parent.as_deref())
+            .progress(handler)
+            .send()
+            .map_err(problem)?;
+        commit
+            .commit_oid
+            .ok_or_else(|| Problem::UnexpectedResponse("a commit without a hash".to_owned()))
+    }
+}
+
+#[cfg(not(feature = "upload"))]
+mod hf_client {
+    use super::{Comparison, Upload};
+    use crate::config::HubConfig;
+    use crate::error::Problem;
+
+    pub(super) fn upload(
+        _: &HubConfig,
+        _: &Comparison,
+        _: &Upload,
+        _: impl Fn(u64) + Send + Sync + 'static,
+    ) -> Result<String, Problem> {
+        Err(Problem::NoUpload)
+    }
 }

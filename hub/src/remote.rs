@@ -12,9 +12,9 @@ use crate::cache::RepoCache;
 use crate::download::{Sink, Target};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
-use crate::hf_client::{self, XetFile};
 use crate::http::Http;
 use crate::pieces::Pieces;
+use crate::xet::{self, XetFile};
 
 /// Minimum bytes per fetch of a read, so that the header of a typical safetensors file takes one
 /// request.
@@ -121,7 +121,7 @@ impl RemoteFile {
                     progress(bytes.len() as u64);
                     Ok(())
                 };
-                hf_client::fetch(config, &file, range, &mut count).map_err(subject)
+                xet::fetch(config, &file, range, &mut count).map_err(subject)
             });
             match fetched {
                 Err(error) if !matches!(error.problem, Problem::Io { .. }) => {

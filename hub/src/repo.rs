@@ -16,11 +16,11 @@ use crate::config::{HubConfig, Network};
 use crate::download::{Target, content_range};
 use crate::error::{Error, Problem};
 use crate::hash::Hash;
-use crate::hf_client::CAN_UPLOAD;
 use crate::http::{Failure, Http, Request, escape, text};
 use crate::pieces::Pieces;
 use crate::reference::{Reference, SCHEME};
 use crate::remote::{self, Kept, RemoteFile};
+use crate::xet;
 
 /// Maximum size of the hub's response about a repository.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
@@ -418,7 +418,7 @@ impl Repo {
         wanted: &[(&str, Range<u64>)],
         progress: &(dyn Fn(u64) + Sync),
     ) -> Result<(), Error> {
-        if CAN_UPLOAD {
+        if xet::IS_AVAILABLE {
             self.fetch_from_xet(wanted, progress)?;
         }
         let pieces = self.missing(wanted)?;
