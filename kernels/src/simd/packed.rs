@@ -70,6 +70,8 @@ pub(crate) trait Packed: Copy {
     const FUSED: usize = 1;
     /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
     const WIDE_OFFSET: i32 = 0;
+    /// Value that [`Packed::products`] subtracts from quants of 8 bits.
+    const TILE_WIDE_OFFSET: i32 = Self::WIDE_OFFSET;
 
     /// The operations on part `i` of the rows.
     fn part(self, i: usize) -> Self::Part;
@@ -122,6 +124,17 @@ pub(crate) trait Packed: Copy {
         x: [u32; 4],
     ) -> Self::Words;
 
+    /// Returns the sums of products of `N` words, 4 or 8, with those of each of `C` activation rows, like
+    /// [`Packed::add_products`], but with [`Packed::TILE_WIDE_OFFSET`].
+    #[inline(always)]
+    fn products<const BITS: u32, const N: usize, const C: usize>(
+        self,
+        words: [&WordBytes; N],
+        x: [&[u32; N]; C],
+    ) -> [Self::Words; C] {
+        products::<Self, BITS, N, C>(self, words, x)
+    }
+
     /// Converts signed integers to `f32`.
     fn to_floats(self, words: Self::Words) -> Self::Floats;
     /// Converts the low halves of words from f16 to `f32`.
@@ -153,4 +166,22 @@ pub(crate) trait Packed: Copy {
         let mask = self.splat_word(u32::from_le_bytes([mask; 4]));
         self.and(self.shift_right::<N>(words), mask)
     }
+}
+
+/// [`Packed::products`], four words at a time.
+#[inline(always)]
+pub(crate) fn products<W: Packed, const BITS: u32, const N: usize, const C: usize>(
+    simd: W,
+    words: [&WordBytes; N],
+    x: [&[u32; N]; C],
+) -> [W::Words; C] {
+    let mut sums = [simd.splat_word(0); C];
+    for i in (0..N).step_by(4) {
+        let quants = each!(4, word => simd.load_words(words[i + word]));
+        for c in 0..C {
+            let x = each!(4, word => x[c][i + word]);
+            sums[c] = simd.add_products::<BITS>(sums[c], quants, x);
+        }
+    }
+    sums
 }

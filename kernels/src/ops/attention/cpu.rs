@@ -477,13 +477,17 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Returns the largest number of a chunk, by a tree that is vectorised.
+/// Returns the largest number of a chunk. Each step halves the numbers in a loop that is vectorised.
 #[inline(always)]
 fn largest(chunk: &Chunk) -> f32 {
-    let by_16: [f32; 16] = array(|i| larger(chunk[i + 16], chunk[i]));
-    let by_8: [f32; 8] = array(|i| larger(by_16[i + 8], by_16[i]));
-    let by_4: [f32; 4] = array(|i| larger(by_8[i + 4], by_8[i]));
-    let [a, b, c, d] = by_4;
+    let mut best = *chunk;
+    for half in [LANES / 2, LANES / 4, LANES / 8] {
+        let (low, high) = best.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = larger(*high, *low);
+        }
+    }
+    let [a, b, c, d, ..] = best;
     larger(larger(d, b), larger(c, a))
 }
 

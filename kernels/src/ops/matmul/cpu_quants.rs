@@ -207,14 +207,14 @@ impl<'a, T: Unpack> InOrder<'a, T> {
     }
 }
 
-/// Returns the negated offset that is left after [`Packed::add_products`](crate::simd::packed::Packed::add_products).
-pub(super) const fn minus_offset<W: Packed, T: Unpack>() -> f32 {
+/// Returns the negated offset that is left after products that subtract `wide_offset` from quants of 8 bits.
+pub(super) const fn minus_offset<T: Unpack>(wide_offset: i32) -> f32 {
     const {
-        // Products of 8-bit quants are off by `WIDE_OFFSET`, which only a form with an offset corrects.
+        // Products of 8-bit quants are off by `wide_offset`, which only a form with an offset corrects.
         assert!(<T::Form as TileForm>::HAS_OFFSET || <T::Form as TileForm>::BITS != 8);
     }
     match <T::Form as TileForm>::BITS {
-        8 => (W::WIDE_OFFSET - T::OFFSET) as f32,
+        8 => (wide_offset - T::OFFSET) as f32,
         _ => -T::OFFSET as f32,
     }
 }

@@ -6,11 +6,9 @@ use std::ops::Range;
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
-use crate::simd::packed::{Packed, ROWS, array, each};
+use crate::simd::packed::{Packed, ROWS, array};
 use crate::simd::{Kernel, Simd};
-use crate::types::common::unpack::{
-    Blocks, Group, HalfTile, MAX_TILES, Tile, TileForm, TileScales, Unpack,
-};
+use crate::types::common::unpack::{Blocks, Group, MAX_TILES, Tile, TileForm, TileScales, Unpack};
 
 /// Tiles that stay in the L1 cache while all activations of a group are multiplied: whole blocks of every
 /// type, for as many rows as are multiplied together.
@@ -79,7 +77,7 @@ impl<'s> Scratch<'s> {
                 x,
                 n_tile,
                 first: stretch.start,
-                minus_offset: minus_offset::<S::Part, T>(),
+                minus_offset: minus_offset::<T>(S::Part::TILE_WIDE_OFFSET),
                 sums: &mut *sums,
                 form: PhantomData,
             });
@@ -246,27 +244,11 @@ fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
         for c in 0..C {
             for p in 0..P {
                 products[c][p] =
-                    scales[p].apply::<F>(simd, dots[c][p], &x[c], minus_offset, products[c][p]);
+                    scales[p].apply::<F>(simd, dots[p][c], &x[c], minus_offset, products[c][p]);
             }
         }
     }
     products
-}
-
-/// Adds the products of half a tile's columns of every row.
-#[inline(always)]
-fn add_products<W: Packed, F: TileForm>(
-    simd: W,
-    sums: W::Words,
-    quants: HalfTile<W>,
-    x: [u32; 4],
-) -> W::Words {
-    match F::BITS {
-        5 => simd.add_products::<5>(sums, quants, x),
-        6 => simd.add_products::<6>(sums, quants, x),
-        7 => simd.add_products::<7>(sums, quants, x),
-        _ => simd.add_products::<8>(sums, quants, x),
-    }
 }
 
 /// Returns the sums of products of quants that share scale number `half`.
@@ -276,18 +258,32 @@ fn integer_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     tiles: [&Tile; P],
     x: &[Quantized; C],
     half: usize,
-) -> [[W::Words; P]; C] {
-    let mut dots = [[simd.splat_word(0); P]; C];
-    let n_half = 2 / F::SCALES;
-    for half in half * n_half..(half + 1) * n_half {
-        let quants: [HalfTile<W>; P] =
-            array(|p| each!(4, word => simd.load_words(&tiles[p].quants[4 * half + word])));
-        for c in 0..C {
-            for p in 0..P {
-                let x = x[c].half(half);
-                dots[c][p] = add_products::<W, F>(simd, dots[c][p], quants[p], x);
-            }
-        }
+) -> [[W::Words; C]; P] {
+    // Not a closure, which might not be inlined.
+    let mut dots = [[simd.splat_word(0); C]; P];
+    for (dots, tile) in dots.iter_mut().zip(tiles) {
+        *dots = match F::SCALES {
+            1 => words_products::<W, F, 8, C>(simd, tile, x, 0),
+            _ => words_products::<W, F, 4, C>(simd, tile, x, half),
+        };
     }
     dots
+}
+
+/// Returns the sums of products of `N` words of a tile, the first of number `N * part`.
+#[inline(always)]
+fn words_products<W: Packed, F: TileForm, const N: usize, const C: usize>(
+    simd: W,
+    tile: &Tile,
+    x: &[Quantized; C],
+    part: usize,
+) -> [W::Words; C] {
+    let words = array(|i| &tile.quants[N * part + i]);
+    let x = array(|c| &x[c].quants.as_chunks().0[part]);
+    match F::BITS {
+        5 => simd.products::<5, N, C>(words, x),
+        6 => simd.products::<6, N, C>(words, x),
+        7 => simd.products::<7, N, C>(words, x),
+        _ => simd.products::<8, N, C>(words, x),
+    }
 }

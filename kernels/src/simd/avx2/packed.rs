@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Avx2;
-use crate::simd::packed::{Packed, ROWS, WordBytes, each};
+use crate::simd::packed::{Packed, ROWS, WordBytes, each, products};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
@@ -40,6 +40,39 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     }
 }
 
+/// Sums of products of quants of 8 bits, of at most eight words. Word by word, so that the sums of all activation rows
+/// stay in registers; and for both halves of the bits, because a sum of 16 bits then has room for eight words.
+#[inline(always)]
+fn wide_products<const N: usize, const C: usize>(
+    rows: EightRows,
+    words: [&WordBytes; N],
+    x: [&[u32; N]; C],
+) -> [__m256i; C] {
+    // SAFETY: the value of `rows` proves that the instructions are available.
+    unsafe {
+        let mask = _mm256_set1_epi8(15);
+        let mut low_sums = [_mm256_setzero_si256(); C];
+        let mut high_sums = [_mm256_setzero_si256(); C];
+        for i in 0..N {
+            let quants = rows.load_words(words[i]);
+            let low = _mm256_and_si256(quants, mask);
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(quants), mask);
+            for c in 0..C {
+                let x = _mm256_set1_epi32(x[c][i] as i32);
+                low_sums[c] = _mm256_add_epi16(low_sums[c], _mm256_maddubs_epi16(low, x));
+                high_sums[c] = _mm256_add_epi16(high_sums[c], _mm256_maddubs_epi16(high, x));
+            }
+        }
+        let mut sums = [_mm256_setzero_si256(); C];
+        for c in 0..C {
+            let low = _mm256_madd_epi16(low_sums[c], _mm256_set1_epi16(1));
+            let high = _mm256_madd_epi16(high_sums[c], _mm256_set1_epi16(16));
+            sums[c] = _mm256_add_epi32(low, high);
+        }
+        sums
+    }
+}
+
 /// Eight of sixteen rows: those of one register.
 #[derive(Clone, Copy)]
 pub(crate) struct EightRows {
@@ -64,6 +97,7 @@ impl Packed for EightRows {
     type Part = EightRows;
     const SUMS: usize = Avx2::SUMS;
     const WIDE_OFFSET: i32 = Avx2::WIDE_OFFSET;
+    const TILE_WIDE_OFFSET: i32 = Avx2::TILE_WIDE_OFFSET;
 
     #[inline(always)]
     fn part(self, _: usize) -> EightRows {
@@ -202,6 +236,18 @@ impl Packed for EightRows {
     }
 
     #[inline(always)]
+    fn products<const BITS: u32, const N: usize, const C: usize>(
+        self,
+        words: [&WordBytes; N],
+        x: [&[u32; N]; C],
+    ) -> [__m256i; C] {
+        match BITS {
+            8 => wide_products(self, words, x),
+            _ => products::<Self, BITS, N, C>(self, words, x),
+        }
+    }
+
+    #[inline(always)]
     fn to_floats(self, words: __m256i) -> __m256 {
         // SAFETY: the instructions are available.
         unsafe { _mm256_cvtepi32_ps(words) }
@@ -270,6 +316,7 @@ impl Packed for Avx2 {
     const SUMS: usize = 4;
     const FUSED: usize = 4;
     const WIDE_OFFSET: i32 = 128;
+    const TILE_WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
     fn part(self, index: usize) -> EightRows {
