@@ -1,6 +1,7 @@
 //! Sources of all kernels, embedded in the program.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use schemas::gguf::DType;
 
@@ -8,6 +9,7 @@ use super::activation;
 use super::device::{Types, Unit};
 use crate::backend::CacheType;
 use crate::ops::CUDA_SOURCES;
+use crate::types::common::grid_points;
 use crate::types::{ElementType, TYPES};
 
 /// A header file.
@@ -82,7 +84,7 @@ fn sources() -> impl Iterator<Item = &'static Source> {
 }
 
 /// Headers other than those of element types.
-static SHARED_HEADERS: [Header; 9] = headers![
+static SHARED_HEADERS: [Header; 10] = headers![
     "" "activation.cuh",
     "../ops/cache/" "cache.cuh",
     "" "common.cuh",
@@ -90,6 +92,7 @@ static SHARED_HEADERS: [Header; 9] = headers![
     "../ops/matmul/" "matmul.cuh",
     "../ops/matmul/" "stage.cuh",
     "../ops/matmul/" "tensor.cuh",
+    "../types/common/" "grid.cuh",
     "../types/common/" "superblock.cuh",
     "../types/common/" "unpack.cuh"
 ];
@@ -102,8 +105,38 @@ pub fn headers() -> impl Iterator<Item = Header> {
             text: t.cuda?,
         })
     });
-    SHARED_HEADERS.iter().cloned().chain(of_types)
+    let of_grids = GRID_HEADERS.iter().map(|(name, text)| Header {
+        name: name.as_str().into(),
+        text,
+    });
+    SHARED_HEADERS
+        .iter()
+        .cloned()
+        .chain(of_grids)
+        .chain(of_types)
 }
+
+/// Names and texts of the headers with the points of a grid each.
+static GRID_HEADERS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let grids: [(&str, &[u16]); 6] = [
+        ("IQ1", &grid_points::IQ1),
+        ("IQ2_XXS", &grid_points::IQ2_XXS),
+        ("IQ2_XS", &grid_points::IQ2_XS),
+        ("IQ2_S", &grid_points::IQ2_S),
+        ("IQ3_XXS", &grid_points::IQ3_XXS),
+        ("IQ3_S", &grid_points::IQ3_S),
+    ];
+    let header = |(grid, points): (&str, &[u16])| {
+        let numbers: Vec<String> = points.iter().map(u16::to_string).collect();
+        let text = format!(
+            "#pragma once\n__device__ static const uint16_t POINTS_{grid}[{}] = {{{}}};\n",
+            points.len(),
+            numbers.join(", ")
+        );
+        (format!("points_{}.cuh", grid.to_lowercase()), text)
+    };
+    grids.map(header).into()
+});
 
 /// Returns the name of the header of an element type.
 fn header_name(dtype: DType) -> String {

@@ -22,7 +22,7 @@ pub(super) const TYPE: ElementType = ElementType {
     codec: Codecs::of::<IQ1_M, 256>(),
     products: Some(Products::quants::<IQ1_M>()),
     cache: None,
-    cuda: None,
+    cuda: Some(include_str!("iq1_m.cuh")),
 };
 
 #[repr(C)]

@@ -20,7 +20,7 @@ pub(super) const TYPE: ElementType = ElementType {
     codec: Codecs::of::<IQ1_S, 256>(),
     products: Some(Products::quants::<IQ1_S>()),
     cache: None,
-    cuda: None,
+    cuda: Some(include_str!("iq1_s.cuh")),
 };
 
 #[repr(C)]

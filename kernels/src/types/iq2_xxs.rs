@@ -21,7 +21,7 @@ pub(super) const TYPE: ElementType = ElementType {
     codec: Codecs::of::<IQ2_XXS, 256>(),
     products: Some(Products::quants::<IQ2_XXS>()),
     cache: None,
-    cuda: None,
+    cuda: Some(include_str!("iq2_xxs.cuh")),
 };
 
 #[repr(C)]

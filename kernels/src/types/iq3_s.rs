@@ -21,7 +21,7 @@ pub(super) const TYPE: ElementType = ElementType {
     codec: Codecs::of::<IQ3_S, 256>(),
     products: Some(Products::quants::<IQ3_S>()),
     cache: None,
-    cuda: None,
+    cuda: Some(include_str!("iq3_s.cuh")),
 };
 
 #[repr(C)]

@@ -21,7 +21,7 @@ pub(super) const TYPE: ElementType = ElementType {
     codec: Codecs::of::<IQ3_XXS, 256>(),
     products: Some(Products::quants::<IQ3_XXS>()),
     cache: None,
-    cuda: None,
+    cuda: Some(include_str!("iq3_xxs.cuh")),
 };
 
 #[repr(C)]

@@ -288,6 +288,8 @@ static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shi
     return (uint32_t)(((uint64_t)high << 32 | low) >> (shift & 31));
 }
 
+static inline int __popc(uint32_t bits) { return __builtin_popcount(bits); }
+
 static inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     const uint64_t bytes = (uint64_t)b << 32 | a;
     uint32_t out = 0;

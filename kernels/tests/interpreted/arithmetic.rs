@@ -27,6 +27,8 @@ pub(super) enum Rule {
     Or,
     /// The mask of the selected operand, if the selector is defined.
     Chosen,
+    /// The result is between those of the least and of the largest operands, so higher bits are defined.
+    Between,
 }
 
 impl Rule {
@@ -41,6 +43,8 @@ impl Rule {
             "and" => Rule::And,
             "or" => Rule::Or,
             "selp" => Rule::Chosen,
+            "add" if matches!(types, "s64" | "u64") => Rule::Between,
+            "mul" if types.starts_with("wide.u") => Rule::Between,
             _ => Rule::All,
         }
     }
@@ -76,6 +80,17 @@ impl Rule {
                 (_, 1) => ma[i],
                 _ => mb[i],
             }),
+            Rule::Between => {
+                let least = std::array::from_fn(|k| of(&|i| values[k][i] & !masks[k][i]));
+                let largest = std::array::from_fn(|k| of(&|i| values[k][i] | masks[k][i]));
+                let [least, largest] =
+                    [least, largest].map(|ends: [Lanes; 4]| map(ends.each_ref()));
+                of(&|i| match largest[i].checked_sub(least[i]) {
+                    Some(0) => 0,
+                    Some(_) => u64::MAX >> (least[i] ^ largest[i]).leading_zeros(),
+                    None => u64::MAX,
+                })
+            }
         }
     }
 }
@@ -164,11 +179,12 @@ fn permute(a: u32, b: u32, selector: u32) -> u32 {
 }
 
 /// Replaces some bits of one word by the lowest bits of another.
-fn insert(from: u32, to: u32, at: u32, n: u32) -> u32 {
+fn insert<const BITS: u32>(from: u64, to: u64, at: u64, n: u64) -> u64 {
+    let all = (1u128 << BITS) - 1;
     let (at, n) = (at & 255, n & 255);
-    let ones = ((1u64 << n.min(32)) - 1) << at.min(63);
-    let from = u64::from(from) << at.min(63);
-    (u64::from(to) & !ones | from & ones) as u32
+    let ones = (((1u128 << n.min(64)) - 1) << at.min(63)) & all;
+    let from = u128::from(from) << at.min(63);
+    (u128::from(to) & all & !ones | from & ones) as u64
 }
 
 /// Returns the larger or smaller of two numbers; if one is NaN, the other.
@@ -197,6 +213,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
             let products = (a & 0xffff) * (b & 0xff) + (a >> 16 & 0xffff) * (b >> 8 & 0xff);
             u64::from((products as u32).wrapping_add(c as u32))
         }),
+        "mul.wide.u16" => two(|a, b| (a & 0xffff) * (b & 0xffff)),
         "mul.wide.u32" => two(|a, b| u64::from(a as u32) * u64::from(b as u32)),
         "div.u32" => of_words(|a, b| a.checked_div(b).unwrap_or(u32::MAX)),
         "rem.u32" => of_words(|a, b| a.checked_rem(b).unwrap_or(a)),
@@ -205,6 +222,7 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "and.b32" | "and.b16" => of_words(|a, b| a & b),
         "or.b32" | "or.b16" => of_words(|a, b| a | b),
         "xor.b32" => of_words(|a, b| a ^ b),
+        "popc.b32" => one(|a| u64::from((a as u32).count_ones())),
         "not.b32" => one(|a| u64::from(!(a as u32))),
         "shl.b32" => of_words(|a, n| a.checked_shl(n).unwrap_or(0)),
         "mul.lo.s16" => of_words(|a, b| a.wrapping_mul(b) & 0xffff),
@@ -218,7 +236,8 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
             both >> (n & 31) & 0xffff_ffff
         }),
         "prmt.b32" => map(|[a, b, c, _]| u64::from(permute(a as u32, b as u32, c as u32))),
-        "bfi.b32" => map(|[a, b, c, d]| u64::from(insert(a as u32, b as u32, c as u32, d as u32))),
+        "bfi.b32" => map(|[a, b, c, d]| insert::<32>(a, b, c, d)),
+        "bfi.b64" => map(|[a, b, c, d]| insert::<64>(a, b, c, d)),
         // 64-bit integers.
         "add.s64" | "add.u64" => two(u64::wrapping_add),
         "sub.s64" => two(u64::wrapping_sub),
@@ -281,12 +300,13 @@ pub(super) fn arithmetic(name: &str) -> Option<Map> {
         "cvt.f64.f32" => one(|a| of_f64(f64::from(f32_of(a)))),
         "cvt.rn.f32.f64" => one(|a| of_f32(f64_of(a) as f32)),
         "cvt.rn.f32.s16" => one(|a| of_f32(f32::from(a as i16))),
+        "cvt.rn.f32.u16" => one(|a| of_f32(f32::from(a as u16))),
         "cvt.rn.f32.s32" => one(|a| of_f32(a as i32 as f32)),
         "cvt.rn.f32.u32" => one(|a| of_f32(a as u32 as f32)),
         "cvt.rn.f64.s64" => one(|a| of_f64(a as i64 as f64)),
         "cvt.rzi.s32.f32" => one(|a| f32_of(a) as i32 as u64),
         "cvt.s16.s8" | "cvt.s32.s8" => one(|a| a as i8 as u64),
-        "cvt.u16.u32" | "cvt.u32.u16" => one(|a| a & 0xffff),
+        "cvt.u16.u32" | "cvt.u32.u16" | "cvt.u64.u16" => one(|a| a & 0xffff),
         "cvt.u32.u64" | "cvt.u64.u32" => one(|a| a & 0xffff_ffff),
         _ => return None,
     })

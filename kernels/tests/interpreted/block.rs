@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use super::Order;
 use super::arithmetic::{Lanes, products, products_unmeant};
 use super::memory::{Clock, Fault, Global, Piece, Tracked, WARP};
-use super::program::{Element, Instruction, Operation, Place, Program, Shuffle, Space};
+use super::program::{Element, Instruction, Operation, Place, Program, Shuffle, Space, TABLES};
 
 /// Start of shared memory in the generic address space.
 const SHARED: u64 = 1 << 32;
@@ -371,22 +371,39 @@ impl<'b> Block<'b> {
         to: &[usize],
         from: Place,
     ) -> Result<(), Wrong> {
-        let address = warp.address(from, lane)?;
         let n = element.bytes * to.len();
+        if self.is_any_entry(warp, lane, from, n) {
+            for &register in to {
+                warp.unmeant[register][lane] = u64::MAX;
+            }
+            return Ok(());
+        }
+        let address = warp.address(from, lane)?;
         let clock = self.clock(warp, lane);
-        let piece = if space == Space::Param {
-            let found = self
-                .given
-                .params
-                .get(address as usize..address as usize + n);
-            let found = found.ok_or_else(|| wrong(lane, Fault::OutOfBounds, "arguments"))?;
-            let mut piece = Piece::default();
-            piece.bytes[..n].copy_from_slice(found);
-            piece
-        } else {
-            let (tracked, at, place) = self.tracked(warp, space, address, lane)?;
-            let loaded = tracked.load(at, n, &clock);
-            loaded.map_err(|fault| wrong(lane, fault, place))?
+        let constant = match space {
+            Space::Param => Some((self.given.params, address, "arguments")),
+            Space::Global | Space::Generic if address >= TABLES => {
+                let tables = self.given.program.tables.as_slice();
+                Some((tables, address - TABLES, "constants"))
+            }
+            _ => None,
+        };
+        let piece = match constant {
+            Some((bytes, at, place)) => {
+                let found = bytes.get(at as usize..at as usize + n);
+                let found = found.ok_or_else(|| wrong(lane, Fault::OutOfBounds, place))?;
+                if !at.is_multiple_of(n as u64) {
+                    return Err(wrong(lane, Fault::Misaligned, place));
+                }
+                let mut piece = Piece::default();
+                piece.bytes[..n].copy_from_slice(found);
+                piece
+            }
+            None => {
+                let (tracked, at, place) = self.tracked(warp, space, address, lane)?;
+                let loaded = tracked.load(at, n, &clock);
+                loaded.map_err(|fault| wrong(lane, fault, place))?
+            }
         };
         for (i, &register) in to.iter().enumerate() {
             let range = i * element.bytes..(i + 1) * element.bytes;
@@ -394,6 +411,21 @@ impl<'b> Block<'b> {
             warp.unmeant[register][lane] = element.extended(&piece.unmeant[range]);
         }
         Ok(())
+    }
+
+    /// Returns true if an address is undefined but surely in a table of constants, so that reading it is harmless.
+    fn is_any_entry(&self, warp: &Warp, lane: usize, from: Place, n: usize) -> bool {
+        let mask = warp.unmeant[from.base][lane];
+        let address = warp.registers[from.base][lane];
+        let (least, largest) = (address & !mask, address | mask);
+        let end = largest
+            .checked_add(1)
+            .and_then(|end| end.checked_add(from.offset));
+        let len = self.given.program.tables.len() as u64;
+        mask != 0
+            && least >= TABLES
+            && end.is_some_and(|end| end <= TABLES + len)
+            && from.offset.is_multiple_of(n as u64)
     }
 
     fn store(

@@ -1,6 +1,7 @@
 //! Parsed PTX: every operand is a register or an address.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::arithmetic::{Lanes, Map, Rule, arithmetic};
 use super::memory::WARP;
@@ -25,7 +26,12 @@ pub(super) struct Program {
     pub(super) local_bytes: usize,
     /// Maximum number of threads per block.
     pub(super) most_threads: u32,
+    /// Constants of the module in global memory, from address [`TABLES`].
+    pub(super) tables: Arc<Vec<u8>>,
 }
+
+/// Address of the first constant of a module.
+pub(super) const TABLES: u64 = 1 << 56;
 
 pub(super) struct Instruction {
     /// Executes only in lanes where the predicate has that value.
@@ -144,13 +150,14 @@ pub(super) fn parse(text: &str) -> HashMap<String, Program> {
     let text = without_comments(text);
     let mut rest = text.as_str();
     let mut shared = Symbols::default();
+    let mut tables = Tables::default();
     let mut programs = HashMap::new();
     while let Some(start) = rest.find(['.', ';']) {
         rest = &rest[start..];
         if rest.starts_with(".visible .entry") {
             let (open, end) = (rest.find('{').unwrap_or(0), rest.find("\n}").unwrap_or(0));
             assert!(0 < open && open < end, "a kernel without a body");
-            let (name, program) = kernel(&rest[..open], &rest[open + 1..end], &shared);
+            let (name, program) = kernel(&rest[..open], &rest[open + 1..end], &shared, &tables);
             programs.insert(name, program);
             rest = &rest[end + 2..];
             continue;
@@ -161,6 +168,11 @@ pub(super) fn parse(text: &str) -> HashMap<String, Program> {
         let (statement, behind) = rest.split_at(end.unwrap_or(rest.len()));
         if statement.contains(".shared") {
             shared.declare(statement);
+        }
+        if let Some((declaration, values)) = statement.split_once('=')
+            && declaration.starts_with(".global")
+        {
+            tables.declare(declaration, values);
         }
         rest = behind.get(1..).unwrap_or_default();
     }
@@ -206,7 +218,41 @@ impl Symbols {
     }
 }
 
-fn kernel(head: &str, body: &str, shared: &Symbols) -> (String, Program) {
+/// Constants in global memory.
+#[derive(Default)]
+struct Tables {
+    symbols: Symbols,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Tables {
+    /// Parses `.global .align 2 .u16 name[2]` and `{1, 2}`.
+    fn declare(&mut self, declaration: &str, values: &str) {
+        let element = declaration.split_whitespace().rev().nth(1);
+        let element = element_of(element.expect("a type")).bytes;
+        let start = self.symbols.bytes;
+        self.symbols.declare(declaration);
+        // At a multiple of the size, so that undefined bits of an index stay undefined bits of the address.
+        let size = (self.symbols.bytes - start).next_power_of_two();
+        let first = start.next_multiple_of(size);
+        self.symbols.bytes = first + size;
+        let name = declaration.split_whitespace().last().unwrap_or_default();
+        let name = name.split('[').next().unwrap_or_default().to_owned();
+        self.symbols.offsets.insert(name, first as u64);
+        let values = values.trim().trim_start_matches('{').trim_end_matches('}');
+        let values = values.split(',').map(|value| number(value).to_le_bytes());
+        let values: Vec<u8> = values
+            .flat_map(|value| value.into_iter().take(element))
+            .collect();
+        let bytes = Arc::make_mut(&mut self.bytes);
+        // Zeros at the end are not listed.
+        assert!(values.len() <= size);
+        bytes.resize(self.symbols.bytes, 0);
+        bytes[first..first + values.len()].copy_from_slice(&values);
+    }
+}
+
+fn kernel(head: &str, body: &str, shared: &Symbols, tables: &Tables) -> (String, Program) {
     let name = head.trim_start_matches(".visible .entry").trim_start();
     let name = name.split('(').next().unwrap_or_default().to_owned();
     let params = head.split(['(', ')']).nth(1).unwrap_or_default();
@@ -245,6 +291,9 @@ fn kernel(head: &str, body: &str, shared: &Symbols) -> (String, Program) {
         .symbols
         .extend(shared.offsets.into_iter().chain(given));
     maker.symbols.extend(local.offsets);
+    let addresses = tables.symbols.offsets.iter();
+    let addresses = addresses.map(|(name, offset)| (name.clone(), TABLES + offset));
+    maker.symbols.extend(addresses);
     let instructions = instructions
         .into_iter()
         .map(|text| maker.instruction(text))
@@ -268,6 +317,7 @@ fn kernel(head: &str, body: &str, shared: &Symbols) -> (String, Program) {
         shared_bytes,
         local_bytes: local.bytes,
         most_threads,
+        tables: Arc::clone(&tables.bytes),
     };
     (name, program)
 }
@@ -435,7 +485,7 @@ impl Maker {
                 from: self.operand(from),
             },
             // Global addresses are the same in the generic space.
-            ("cvta", [to, from]) if name == "cvta.to.global.u64" => {
+            ("cvta", [to, from]) if matches!(name, "cvta.to.global.u64" | "cvta.global.u64") => {
                 self.mapped("mov.u64", &[to, from])
             }
             ("ld", [to, from]) => Operation::Load {
