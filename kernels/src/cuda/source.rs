@@ -118,14 +118,6 @@ pub fn headers() -> impl Iterator<Item = Header> {
 
 /// Names and texts of the headers with the points of a grid each.
 static GRID_HEADERS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
-    let grids: [(&str, &[u16]); 6] = [
-        ("IQ1", &grid_points::IQ1),
-        ("IQ2_XXS", &grid_points::IQ2_XXS),
-        ("IQ2_XS", &grid_points::IQ2_XS),
-        ("IQ2_S", &grid_points::IQ2_S),
-        ("IQ3_XXS", &grid_points::IQ3_XXS),
-        ("IQ3_S", &grid_points::IQ3_S),
-    ];
     let header = |(grid, points): (&str, &[u16])| {
         let numbers: Vec<String> = points.iter().map(u16::to_string).collect();
         let text = format!(
@@ -135,7 +127,7 @@ static GRID_HEADERS: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
         );
         (format!("points_{}.cuh", grid.to_lowercase()), text)
     };
-    grids.map(header).into()
+    grid_points::ALL.map(header).into()
 });
 
 /// Returns the name of the header of an element type.

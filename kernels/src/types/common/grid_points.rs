@@ -3,6 +3,16 @@
 //! A point is a group of quants, packed with the first in the lowest bits: eight quants of two bits, or
 //! four of three bits. Points ascend; the index of a point is its place.
 
+/// All grids with their names.
+pub(crate) static ALL: [(&str, &[u16]); 6] = [
+    ("IQ1", &IQ1),
+    ("IQ2_XXS", &IQ2_XXS),
+    ("IQ2_XS", &IQ2_XS),
+    ("IQ2_S", &IQ2_S),
+    ("IQ3_XXS", &IQ3_XXS),
+    ("IQ3_S", &IQ3_S),
+];
+
 /// The points of IQ1_S and IQ1_M.
 #[rustfmt::skip]
 pub(crate) static IQ1: [u16; 2048] = [
