@@ -381,16 +381,22 @@ impl<'b> Block<'b> {
         let address = warp.address(from, lane)?;
         let clock = self.clock(warp, lane);
         let constant = match space {
-            Space::Param => Some((self.given.params, address, "arguments")),
+            Space::Param => {
+                let found = self
+                    .given
+                    .params
+                    .get(address as usize..address as usize + n);
+                Some((found, address, "arguments"))
+            }
             Space::Global | Space::Generic if address >= TABLES => {
-                let tables = self.given.program.tables.as_slice();
-                Some((tables, address - TABLES, "constants"))
+                let at = address - TABLES;
+                let found = self.given.program.tables.get(at..at + n as u64);
+                Some((found, at, "constants"))
             }
             _ => None,
         };
         let piece = match constant {
-            Some((bytes, at, place)) => {
-                let found = bytes.get(at as usize..at as usize + n);
+            Some((found, at, place)) => {
                 let found = found.ok_or_else(|| wrong(lane, Fault::OutOfBounds, place))?;
                 if !at.is_multiple_of(n as u64) {
                     return Err(wrong(lane, Fault::Misaligned, place));
@@ -413,18 +419,19 @@ impl<'b> Block<'b> {
         Ok(())
     }
 
-    /// Returns true if an address is undefined but surely in a table of constants, so that reading it is harmless.
+    /// Returns true if an address is undefined but surely in one table of constants, so that reading it is harmless.
     fn is_any_entry(&self, warp: &Warp, lane: usize, from: Place, n: usize) -> bool {
         let mask = warp.unmeant[from.base][lane];
         let address = warp.registers[from.base][lane];
         let (least, largest) = (address & !mask, address | mask);
-        let end = largest
-            .checked_add(1)
-            .and_then(|end| end.checked_add(from.offset));
-        let len = self.given.program.tables.len() as u64;
+        let offset = from.offset.wrapping_sub(TABLES);
+        let (start, end) = (least.wrapping_add(offset), largest.wrapping_add(offset));
+        let tables = &self.given.program.tables;
         mask != 0
-            && least >= TABLES
-            && end.is_some_and(|end| end <= TABLES + len)
+            && start <= end
+            && end
+                .checked_add(1)
+                .is_some_and(|end| tables.get(start..end).is_some())
             && from.offset.is_multiple_of(n as u64)
     }
 

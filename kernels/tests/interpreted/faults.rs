@@ -21,6 +21,8 @@ const BEGIN: &str = "
 fn found(body: &str, n_thread: u32, order: Order) -> Option<String> {
     let text = format!(
         ".version 8.0\n.target sm_80\n.address_size 64\n
+        .global .align 4 .u32 table[8] = {{1, 2, 3, 4, 5, 6, 7, 8}};
+        .global .align 4 .u32 next[8] = {{9}};
         .visible .entry kernel(\n.param .align 8 .b8 kernel_param_0[8]\n)\n.maxntid 128, 1, 1\n{{
         .shared .align 16 .b8 shared[1024];
         {BEGIN}{body}
@@ -166,6 +168,41 @@ const KERNELS: &[(&str, u32, &str, Option<&str>)] = &[
         1,
         "ld.global.u64 %rd3, [%rd1+128]; add.s64 %rd3, %rd3, %rd1; ld.global.u32 %r4, [%rd3];",
         Some("an address that depends on what nobody has written"),
+    ),
+    (
+        "an entry of a table that nobody has chosen",
+        1,
+        "ld.shared.u32 %r4, [%r2]; and.b32 %r4, %r4, 7; mul.wide.u32 %rd3, %r4, 4;
+        mov.u64 %rd4, table; add.s64 %rd3, %rd3, %rd4; ld.global.u32 %r5, [%rd3];",
+        None,
+    ),
+    (
+        "an entry of a table or of the next that nobody has chosen",
+        1,
+        "ld.shared.u32 %r4, [%r2]; and.b32 %r4, %r4, 15; mul.wide.u32 %rd3, %r4, 4;
+        mov.u64 %rd4, table; add.s64 %rd3, %rd3, %rd4; ld.global.u32 %r5, [%rd3];",
+        Some("an address that depends on what nobody has written"),
+    ),
+    (
+        "the use of an entry that nobody has chosen",
+        1,
+        "ld.shared.u32 %r4, [%r2]; and.b32 %r4, %r4, 7; mul.wide.u32 %rd3, %r4, 4;
+        mov.u64 %rd4, table; add.s64 %rd3, %rd3, %rd4; ld.global.u32 %r5, [%rd3];
+        setp.eq.s32 %p1, %r5, 0; @%p1 bra $L1; $L1:",
+        Some("depends on what nobody has written"),
+    ),
+    (
+        "the last entry of a table",
+        1,
+        "mov.u64 %rd4, table; ld.global.u32 %r4, [%rd4+28]; setp.ne.s32 %p1, %r4, 8;
+        @%p1 st.global.u32 [%rd1+1024], %r4;",
+        None,
+    ),
+    (
+        "behind the end of the constants",
+        1,
+        "mov.u64 %rd4, next; ld.global.u32 %r4, [%rd4+32];",
+        Some("outside of what was allocated, in constants"),
     ),
     (
         "what nobody has written, and is not used",

@@ -1,6 +1,7 @@
 //! Parsed PTX: every operand is a register or an address.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arithmetic::{Lanes, Map, Rule, arithmetic};
@@ -27,7 +28,23 @@ pub(super) struct Program {
     /// Maximum number of threads per block.
     pub(super) most_threads: u32,
     /// Constants of the module in global memory, from address [`TABLES`].
-    pub(super) tables: Arc<Vec<u8>>,
+    pub(super) tables: Arc<Constants>,
+}
+
+/// Tables in the constants of a module.
+#[derive(Clone, Default)]
+pub(super) struct Constants {
+    bytes: Vec<u8>,
+    tables: Vec<Range<u64>>,
+}
+
+impl Constants {
+    /// Returns the bytes at those offsets, if they are in one table.
+    pub(super) fn get(&self, range: Range<u64>) -> Option<&[u8]> {
+        let around = |table: &&Range<u64>| table.start <= range.start && range.end <= table.end;
+        self.tables.iter().find(around)?;
+        self.bytes.get(range.start as usize..range.end as usize)
+    }
 }
 
 /// Address of the first constant of a module.
@@ -222,7 +239,7 @@ impl Symbols {
 #[derive(Default)]
 struct Tables {
     symbols: Symbols,
-    bytes: Arc<Vec<u8>>,
+    constants: Arc<Constants>,
 }
 
 impl Tables {
@@ -233,7 +250,8 @@ impl Tables {
         let start = self.symbols.bytes;
         self.symbols.declare(declaration);
         // At a multiple of the size, so that undefined bits of an index stay undefined bits of the address.
-        let size = (self.symbols.bytes - start).next_power_of_two();
+        let bytes = self.symbols.bytes - start;
+        let size = bytes.next_power_of_two();
         let first = start.next_multiple_of(size);
         self.symbols.bytes = first + size;
         let name = declaration.split_whitespace().last().unwrap_or_default();
@@ -244,11 +262,12 @@ impl Tables {
         let values: Vec<u8> = values
             .flat_map(|value| value.into_iter().take(element))
             .collect();
-        let bytes = Arc::make_mut(&mut self.bytes);
         // Zeros at the end are not listed.
-        assert!(values.len() <= size);
-        bytes.resize(self.symbols.bytes, 0);
-        bytes[first..first + values.len()].copy_from_slice(&values);
+        assert!(values.len() <= bytes);
+        let constants = Arc::make_mut(&mut self.constants);
+        constants.tables.push(first as u64..(first + bytes) as u64);
+        constants.bytes.resize(self.symbols.bytes, 0);
+        constants.bytes[first..first + values.len()].copy_from_slice(&values);
     }
 }
 
@@ -317,7 +336,7 @@ fn kernel(head: &str, body: &str, shared: &Symbols, tables: &Tables) -> (String,
         shared_bytes,
         local_bytes: local.bytes,
         most_threads,
-        tables: Arc::clone(&tables.bytes),
+        tables: Arc::clone(&tables.constants),
     };
     (name, program)
 }
