@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemas::gguf::{Owned, Plan, open};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 24] = [
+const CHECKPOINTS: [&str; 25] = [
     "deepseek2",
     "deepseek2-lite",
     "gemma3",
     "gemma4",
+    "gemma4moe",
     "glm4moe",
     "glm4moelite",
     "gpt-oss",
@@ -127,6 +128,66 @@ fn logits_are_those_of_transformers() {
                 "{checkpoint}, token {id}"
             );
         }
+    }
+}
+
+/// An image between texts, with M-RoPE's coordinates of its rows: logits and the greedy continuation are those of
+/// transformers, with and without drafts.
+#[test]
+fn images_continue_as_in_transformers() {
+    let dir = Dir::new();
+    let golden = read_json(&reference("qwen35-vision").join("expected.json"));
+    let image = reference("qwen35-vision").join("image.npy");
+    fs::copy(image, dir.join("image.npy")).unwrap();
+    let model = f32_file(&dir, "qwen35");
+    let prompt = |image: Value| {
+        let (before, after) = (&golden["texts"][0], &golden["texts"][1]);
+        let parts = json!([{"text": before}, image, {"text": after}]);
+        json!({"id": "image", "parts": parts}).to_string()
+    };
+    let placed = json!({"embeddings": "image.npy", "positions": golden["positions"]});
+    let placed = dir.file("placed.jsonl", prompt(placed));
+    let plain = dir.file("plain.jsonl", prompt(json!({"embeddings": "image.npy"})));
+    let specrun = |command: &str, prompts: &Path| {
+        let run = specrun(command)
+            .arg("-m")
+            .arg(&model)
+            .arg("-f")
+            .arg(prompts);
+        run.args(&F32_CACHES[..4])
+    };
+    let largest_difference = |prompts: &Path| {
+        let logits = specrun("logits", prompts).args(["--top", "1000000"]);
+        let report = logits.json();
+        let positions = report["positions"].as_array().unwrap();
+        let mut largest = 0f64;
+        for expected in golden["logits"].as_array().unwrap() {
+            let position = expected["position"].as_u64().unwrap() as usize;
+            let Some(found) = positions.get(position) else {
+                break;
+            };
+            let top = found["top"].as_array().unwrap();
+            for (k, id) in ids(&expected["ids"]).into_iter().enumerate() {
+                let ours = top.iter().find(|t| t["id"] == id).expect("all are listed");
+                let expected = expected["logits"][k].as_f64().unwrap();
+                largest = largest.max((ours["logit"].as_f64().unwrap() - expected).abs());
+            }
+        }
+        largest
+    };
+    let (with, without) = (largest_difference(&placed), largest_difference(&plain));
+    assert!(with < TOLERANCE, "off by {with:e}");
+    assert!(without > 0.01, "coordinates change logits by {without:e}");
+    for spec_type in ["none", "draft-mtp", "ngram-mod,draft-mtp"] {
+        let generate = specrun("generate", &placed).args(["--spec-type", spec_type]);
+        let report = generate
+            .args(["-n", "32", "--spec-draft-n-max", "4"])
+            .json();
+        assert_eq!(report["tokens"], golden["new"], "{spec_type}");
+        let prompt = [&golden["before"], &golden["after"]].map(ids);
+        let rows = vec![u64::from(u32::MAX); golden["positions"].as_array().unwrap().len()];
+        let prompt = [&prompt[0][..], &rows, &prompt[1]].concat();
+        assert_eq!(ids(&report["prompt_tokens"]), prompt, "{spec_type}");
     }
 }
 

@@ -231,6 +231,7 @@ fn chained_heads() {
 #[test]
 fn gemma4() {
     check("gemma4", 5);
+    check("gemma4moe", 5);
     check("gemma4-assistant", 5);
 }
 

@@ -23,13 +23,15 @@ pub(super) enum Fill {
     Text(&'static str),
     /// The value of another field.
     Field(&'static str),
+    /// A fixed integer, unless another field is given.
+    Without(&'static str, u64),
 }
 
 impl Fill {
     /// Returns the default if it does not depend on other fields.
     fn fixed(self) -> Option<Value> {
         match self {
-            Fill::Integer(n) => Some(n.into()),
+            Fill::Integer(n) | Fill::Without(_, n) => Some(n.into()),
             Fill::Real(x) => Some(x.into()),
             Fill::True => Some(true.into()),
             Fill::Text(text) => Some(text.into()),
@@ -74,6 +76,9 @@ impl Filled {
         let n_head = integer(map, "num_attention_heads");
         let n_embd = integer(map, "hidden_size");
         for &(field, default) in defaults {
+            if matches!(default, Fill::Without(other, _) if map.contains_key(other)) {
+                continue;
+            }
             let is_null = match map.get(field) {
                 None => false,
                 Some(Value::Null) => true,

@@ -43,6 +43,9 @@ const KEYS: &[Key] = &[
     u32_key(keys::ROPE_DIMENSION_COUNT_SWA, &["head_dim"]),
 ];
 
+/// Field with the settings that differ between layers, in configs of transformers 5.24 and later.
+const BY_LAYER: &str = "per_layer_config";
+
 /// Interval of layers with full attention, in configs without a list.
 const PERIOD: u32 = 6;
 
@@ -66,22 +69,20 @@ fn n_shared(m: &Model<'_>) -> Result<u32, Error> {
     Ok(m.config.fields.u32(&["num_kv_shared_layers"])?.unwrap_or(0))
 }
 
-/// Returns a setting of layers with full attention: a field of its own, else the first entry of the config
-/// by layer.
+/// Returns a setting of layers with full attention: the first entry of the config by layer, else a field of
+/// its own, which may be a default.
 fn of_full_layers(m: &Model<'_>, field: &str, entry: &str) -> Result<Option<u32>, Error> {
-    if let Some(value) = m.config.fields.u32(&[field])? {
-        return Ok(Some(value));
-    }
-    let Some(layers) = m.config.nested("per_layer_config")? else {
-        return Ok(None);
-    };
     let sliding = sliding(m)?;
     let value = |(layer, config): (&String, &Json)| {
         let layer: usize = layer.parse().ok()?;
         let value = config.get(entry)?.as_u64()?.try_into().ok()?;
         (sliding.get(layer) == Some(&false)).then_some(value)
     };
-    Ok(layers.map.iter().find_map(value))
+    let by_layer = m.config.nested(BY_LAYER)?;
+    match by_layer.and_then(|layers| layers.map.iter().find_map(value)) {
+        Some(value) => Ok(Some(value)),
+        None => m.config.fields.u32(&[field]),
+    }
 }
 
 /// Returns the head size of layers with full attention.
@@ -166,7 +167,7 @@ pub(super) const GEMMA4: HfArch = HfArch {
             ("num_attention_heads", Fill::Integer(8)),
             ("num_key_value_heads", Fill::Integer(4)),
             ("head_dim", Fill::Integer(256)),
-            ("global_head_dim", Fill::Integer(512)),
+            ("global_head_dim", Fill::Without(BY_LAYER, 512)),
             ("max_position_embeddings", Fill::Integer(131_072)),
             ("rms_norm_eps", Fill::Real(1e-6)),
             ("sliding_window", Fill::Integer(512)),
