@@ -1384,7 +1384,7 @@ class GenerateReport:
     """The prompt's `id` in the prompt file; null for a single prompt."""
 
     prompt_tokens: list[int]
-    """The prompt's token ids."""
+    """The prompt's token ids; 4294967295 in the place of an embedding."""
 
     tokens: list[int]
     """Generated token ids, without the prompt."""

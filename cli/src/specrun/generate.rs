@@ -407,7 +407,6 @@ fn completion_report(
 ) -> GenerateReport {
     GenerateReport {
         prompt_id: args.input.prompts.as_ref().map(|_| request.id.clone()),
-        prompt_tokens: known_tokens(&request.tokens),
         ..report::completion(files, request, completion)
     }
 }
@@ -461,12 +460,6 @@ impl<'a> Trace<'a> {
             .and_then(|()| self.file.flush())
             .with_context(|| self.path.display().to_string())
     }
-}
-
-/// Returns the tokens of a prompt up to its first embedding.
-fn known_tokens(tokens: &[u32]) -> Vec<u32> {
-    let known = tokens.iter().copied();
-    known.take_while(|&token| token != NO_TOKEN).collect()
 }
 
 /// Text output for one of several completions.

@@ -18,7 +18,7 @@ pub struct GenerateReport {
     pub backend: String,
     /// The prompt's `id` in the prompt file; null for a single prompt.
     pub prompt_id: Option<String>,
-    /// The prompt's token ids.
+    /// The prompt's token ids; 4294967295 in the place of an embedding.
     pub prompt_tokens: Vec<u32>,
     /// Generated token ids, without the prompt.
     pub tokens: Vec<u32>,
