@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-const CHECKPOINTS: [&str; 25] = [
+pub(crate) const CHECKPOINTS: [&str; 25] = [
     "deepseek2",
     "deepseek2-lite",
     "gemma3",

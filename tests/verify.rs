@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::cli::assert_valid;
-use crate::run::{Bundle, failing};
-use crate::util::{bundled, read_json, sha256, specconv, specrun};
+use crate::run::{Bundle, CHECKPOINTS, failing};
+use crate::util::{Dir, bundled, read_json, reference, sha256, specconv, specrun};
 
 fn quantize(bundle: &Bundle, ftype: &str) -> std::path::PathBuf {
     let path = bundle.dir.join(&format!("{ftype}.gguf"));
@@ -117,6 +117,20 @@ fn a_baseline_of_something_else_is_refused() {
         "{}",
         error.stderr
     );
+}
+
+/// Nothing in an undamaged file of any architecture looks like damage.
+#[test]
+fn undamaged_files_pass_the_preflight() {
+    let dir = Dir::new();
+    let prompt = dir.file("prompt.jsonl", r#"{"id": "a", "prompt": "def f"}"#);
+    for checkpoint in CHECKPOINTS {
+        let file = dir.convert(&reference(checkpoint), &format!("{checkpoint}.gguf"), &[]);
+        let verify = specrun("verify").arg("-m").arg(file).arg("-f").arg(&prompt);
+        let verify = verify.args(["--spec-type", "ngram-mod", "--check", "fit"]);
+        let fit = &verify.json()["fit"];
+        assert_eq!(fit["verdict"], "pass", "{checkpoint}: {fit}");
+    }
 }
 
 #[test]

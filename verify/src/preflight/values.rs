@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kernels::statistics::{Defect, MAX_PARTS_RATIO, Part, is_zero_row};
 use runner::ModelError;
 use runner::model_files::ModelFile;
-use schemas::arch::Transform;
+use schemas::arch::{ROPE_FREQS, Transform};
 use schemas::report::{FitCause, FitFinding};
 
 use crate::error::Error;
@@ -22,6 +22,8 @@ pub(super) fn judge(file: &ModelFile, surveyed: &SurveyedTensor<'_>) -> Vec<FitF
     let fail = |cause, message: String| vec![certain(file, name(), cause, message)];
     let values = surveyed.survey.values();
     match surveyed.survey.defect() {
+        // Factors may be huge: a pair of elements that RoPE shall not rotate has 1e30.
+        Some(Defect::Implausible(_)) if surveyed.row == ROPE_FREQS => {}
         Some(Defect::Implausible(share)) => {
             let message = format!(
                 "{:.0} % of the values have a magnitude that no weight has, as if packed data were read as \
