@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use fixtures::heads::{Form, N_LAYER, model_of};
 use schemas::gguf::{Metadata, Owned, Plan, Tensor, open};
 
 use crate::util::{Cmd, Dir, bundled, reference, specconv, specrun};
@@ -35,6 +36,50 @@ fn split_then_grafted_is_the_same_file() {
             split(&whole, &dir).ok();
             graft(&dir.join("body.gguf"), &dir.join("mtp.gguf"), &dir).ok();
             assert!(fs::read(&whole).unwrap() == fs::read(dir.join("out.gguf")).unwrap());
+        }
+    }
+}
+
+/// Commands on heads that cannot be run: every layout of the table goes the whole way, and only the requantized head
+/// changes.
+#[test]
+fn heads_of_every_layout_are_changed_by_commands() {
+    for head in schemas::arch::heads::heads() {
+        for form in [Form::Separate, Form::Fused] {
+            let arch = head.arch;
+            let dir = Dir::new();
+            let whole = dir.gguf("whole.gguf", &model_of(head, form));
+            split(&whole, &dir).ok();
+            graft(&dir.join("body.gguf"), &dir.join("mtp.gguf"), &dir).ok();
+            let same = |file: &str| fs::read(dir.join(file)).unwrap() == fs::read(&whole).unwrap();
+            assert!(same("out.gguf"), "{arch} {form:?}");
+            let replace = specconv("replace-mtp").arg("--target").arg(&whole);
+            let replace = replace.arg("--mtp").arg(dir.join("mtp.gguf"));
+            replace.arg("-o").arg(dir.join("replaced.gguf")).ok();
+            assert!(same("replaced.gguf"), "{arch} {form:?}");
+
+            let requantized = dir.join("q8.gguf");
+            let requantize = specconv("requantize-mtp").arg(&whole).arg("-o");
+            let requantize = requantize.arg(&requantized);
+            requantize.args(["--mtp-type", "q8_0"]).ok();
+            let [before, after] = [&whole, &requantized].map(|file| open(file).unwrap());
+            assert!(before.metadata == after.metadata, "{arch} {form:?}");
+            let mut n_changed = 0;
+            for (before, after) in before.tensors.iter().zip(&after.tensors) {
+                let is_changed = before.dtype != after.dtype;
+                let is_matrix_of_head = before.layer() == Some(N_LAYER) && before.shape.len() == 2;
+                assert!(!is_changed || is_matrix_of_head, "{arch}: {}", after.name);
+                let is_same = || before.read_all().unwrap() == after.read_all().unwrap();
+                assert!(is_changed || is_same(), "{arch}: {}", after.name);
+                n_changed += u32::from(is_changed);
+            }
+            assert!(n_changed > 0, "{arch} {form:?}");
+            // The trunk of a layout that cannot be run is not checked.
+            if schemas::arch::by_name(arch).is_none() {
+                let report = specconv("inspect").arg(&requantized).json();
+                assert_eq!(report["mtp"]["place"], "inline", "{arch}");
+                assert_eq!(report["problems"], serde_json::json!([]), "{arch}");
+            }
         }
     }
 }

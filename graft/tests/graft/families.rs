@@ -1,96 +1,22 @@
 //! Heads of every architecture of the table: files of each are split, grafted and repaired without
 //! loss, and damaged ones are refused with the name of the tensor.
 
+use fixtures::heads::{Form, N_EMBD, N_LAYER, in_head, tensors_of};
 use graft::{diagnose, repair_mtp, split_mtp};
 use schemas::arch::heads::{HeadSpec, find, heads};
-use schemas::arch::nextn::{HeadShape, HeadTensor, head_tensors};
+use schemas::arch::nextn::head_tensors;
 use schemas::arch::{Need, by_name, keys};
 use schemas::gguf::{DType, Metadata, Plan, Tensor};
 
 use crate::model::{self, graft_mtp};
 
-/// Number of trunk layers of the models of this test.
-const N_LAYER: u32 = 3;
-const N_EMBD: u64 = 32;
-const N_STREAMS: u64 = 4;
-
-/// The two ways to store tensors that some files fuse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Separate,
-    Fused,
-}
-
-/// Returns the tensors of a head whose fusible tensors are stored in this form.
-fn tensors_of(head: HeadSpec, form: Form) -> Vec<HeadTensor> {
-    let all = head.tensors();
-    let is_fused = |name: &str| all.iter().any(|other| other.replaced_by == Some(name));
-    let kept = all.iter().filter(|tensor| match form {
-        Form::Separate => !is_fused(tensor.name),
-        Form::Fused => tensor.replaced_by.is_none(),
-    });
-    kept.copied().collect()
-}
-
-/// Builds a model from a head layout alone: three trunk layers and a head.
+/// Returns a model with types that are not known, which are copied as they are.
 fn model_of(head: HeadSpec, form: Form) -> Plan {
-    let arch = head.arch;
-    let mut m = Metadata::new();
-    m.set(keys::ARCHITECTURE, arch);
-    let mut set = |key: &str, value: schemas::gguf::Value| m.set(format!("{arch}.{key}"), value);
-    set("block_count", (N_LAYER + 1).into());
-    set("embedding_length", (N_EMBD as u32).into());
-    set("attention.head_count", vec![2u32, 2, 4, 4].into());
-    set("nextn_predict_layers", 1u32.into());
-    set("hyper_connection.count", (N_STREAMS as u32).into());
-    // Arrays that are not per layer, whatever their length.
-    set("rope.dimension_sections", vec![4i32, 4, 4, 4].into());
-    set("ple.layer_multipliers", vec![1u32, 2, 3, 4].into());
-    for key in head.trunk_arrays {
-        set(key, vec![true, false, true].into());
-    }
-    m.set(keys::TOKENS, ["a", "b", "c"].map(String::from).to_vec());
-    let mut plan = Plan::new(m);
-    let mut add = |name: &str, shape: Vec<u64>| {
-        let seed = plan.tensors.len();
-        plan.tensors
-            .push(model::tensor(name, shape, DType(77), seed));
-    };
-    add("token_embd.weight", vec![N_EMBD, 3]);
-    add("output_norm.weight", vec![N_EMBD]);
-    let tensors = tensors_of(head, form);
-    let model_shape = |i: usize| vec![N_EMBD, i as u64 + 2];
-    for (i, tensor) in tensors.iter().enumerate() {
-        if let HeadShape::Model(name) = tensor.shape {
-            add(name, model_shape(i));
-        }
-    }
-    for mixer in head.mixers {
-        add(mixer, vec![N_EMBD, N_STREAMS]);
-    }
-    for block in 0..N_LAYER {
-        for (i, tensor) in tensors.iter().enumerate() {
-            if tensor.shape == HeadShape::Trunk {
-                add(&format!("blk.{block}.{}", tensor.name), model_shape(i));
-            }
-        }
-    }
-    for (i, tensor) in tensors.iter().enumerate() {
-        let shape = match tensor.shape {
-            HeadShape::Trunk | HeadShape::Model(_) => model_shape(i),
-            HeadShape::Width => vec![N_EMBD],
-            HeadShape::Joined => vec![2 * N_EMBD, N_EMBD],
-            HeadShape::Vocab => vec![N_EMBD, 3],
-            HeadShape::Streams => vec![N_EMBD * N_STREAMS],
-        };
-        add(&in_head(tensor), shape);
+    let mut plan = fixtures::heads::model_of(head, form);
+    for (seed, tensor) in plan.tensors.iter_mut().enumerate() {
+        *tensor = model::tensor(&tensor.name, tensor.shape.clone(), DType(77), seed);
     }
     plan
-}
-
-/// Returns the full name of a tensor of the head.
-fn in_head(tensor: &HeadTensor) -> String {
-    format!("blk.{N_LAYER}.{}", tensor.name)
 }
 
 /// Name, shape and bytes of a tensor.
