@@ -1,7 +1,13 @@
 //! CUDA devices: whole models on emulated kernels, and handling of driver errors.
 
+mod drafts;
 #[path = "../../kernels/tests/emulated/mod.rs"]
 mod emulated;
+#[path = "../../runner/tests/speculators/recorder.rs"]
+mod recorder;
+#[path = "../../runner/tests/speculators/setup.rs"]
+#[expect(dead_code, reason = "a part of it is for the tests of the runner")]
+mod setup;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

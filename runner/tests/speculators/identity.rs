@@ -7,7 +7,7 @@ use std::time::Duration;
 use runner::speculate::latency_model::Clock;
 use runner::speculate::{Completion, Policy, SpecType};
 
-use crate::mock::Recorder;
+use crate::recorder::Recorder;
 use crate::setup::{
     Drafters, Family, Kind, assert_begins, assert_same, decode, decode_for, ending, requests,
 };

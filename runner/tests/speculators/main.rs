@@ -7,6 +7,7 @@ mod clusters;
 mod embeddings;
 mod identity;
 mod mock;
+mod recorder;
 mod rejection;
 mod sequences;
 mod setup;

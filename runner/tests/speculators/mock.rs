@@ -1,12 +1,8 @@
 //! Speculators with scripted behavior.
 
-use std::cell::RefCell;
-use std::rc::Rc;
-
 use kernels::cpu::Cpu;
 use runner::Error;
 use runner::batch::SeqId;
-use runner::context::Context;
 use runner::speculate::{Committed, DraftRequest, SpecType, Speculator, TargetPass};
 
 /// Drafts the target's tokens except at one position, so that every number of accepted tokens
@@ -44,53 +40,6 @@ impl Speculator<Cpu> for Oracle {
             }
         }
         Ok(())
-    }
-}
-
-/// Records the drafts of another speculator.
-pub(crate) struct Recorder {
-    pub(crate) speculator: Box<dyn Speculator<Cpu>>,
-    pub(crate) drafts: Rc<RefCell<Vec<Vec<u32>>>>,
-}
-
-impl Speculator<Cpu> for Recorder {
-    fn kind(&self) -> SpecType {
-        self.speculator.kind()
-    }
-
-    fn n_max(&self) -> usize {
-        self.speculator.n_max()
-    }
-
-    fn begin(&mut self, seq: SeqId, prompt: &[u32]) -> Result<(), Error> {
-        self.speculator.begin(seq, prompt)
-    }
-
-    fn process(&mut self, pass: &TargetPass<'_, Cpu>) -> Result<(), Error> {
-        self.speculator.process(pass)
-    }
-
-    fn draft(&mut self, _: &mut [DraftRequest<'_>]) -> Result<(), Error> {
-        unreachable!("the driver lends the target")
-    }
-
-    fn draft_beside(
-        &mut self,
-        target: &mut Context<Cpu>,
-        requests: &mut [DraftRequest<'_>],
-    ) -> Result<(), Error> {
-        self.speculator.draft_beside(target, requests)?;
-        let drafts = requests.iter().map(|request| request.draft.clone());
-        self.drafts.borrow_mut().extend(drafts);
-        Ok(())
-    }
-
-    fn accept(&mut self, committed: Committed) -> Result<(), Error> {
-        self.speculator.accept(committed)
-    }
-
-    fn truncate(&mut self, seq: SeqId, len: u32) -> Result<u32, Error> {
-        self.speculator.truncate(seq, len)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
@@ -17,7 +18,7 @@ use runner::speculate::{
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
 
-pub(crate) type Drafters = Vec<Box<dyn Speculator<Cpu>>>;
+pub(crate) type Drafters<B = Cpu> = Vec<Box<dyn Speculator<B>>>;
 
 pub(crate) const N_CTX: usize = 160;
 /// Number of tokens to generate in tests without longer drafts.
@@ -69,22 +70,22 @@ impl Kind {
 }
 
 /// A draft that reads several hidden states, and its fusion.
-type Draft = (Arc<Model<Cpu>>, Arc<Fusion<Cpu>>);
+type Draft<B> = (Arc<Model<B>>, Arc<Fusion<B>>);
 
 /// A random model of an architecture, and its drafts.
-pub(crate) struct Family {
+pub(crate) struct Family<B: Backend = Cpu> {
     pub(crate) plan: Plan,
-    pub(crate) backend: Arc<Cpu>,
+    pub(crate) backend: Arc<B>,
     /// Positions of each sequence.
     pub(crate) n_ctx: usize,
     /// Element types of all caches.
     pub(crate) types: CacheTypes,
-    target: Arc<Model<Cpu>>,
-    small: Arc<Model<Cpu>>,
-    head: Option<Arc<Model<Cpu>>>,
-    assistants: Vec<Arc<Model<Cpu>>>,
-    eagle3: Vec<Draft>,
-    blocks: Vec<Draft>,
+    target: Arc<Model<B>>,
+    small: Arc<Model<B>>,
+    head: Option<Arc<Model<B>>>,
+    assistants: Vec<Arc<Model<B>>>,
+    eagle3: Vec<Draft<B>>,
+    blocks: Vec<Draft<B>>,
     /// Layers of the target that the drafts read, in the order of `eagle3` and `blocks`.
     layers: Vec<Vec<u32>>,
 }
@@ -96,7 +97,19 @@ impl Family {
     }
 
     pub(crate) fn of(plan: Plan) -> Family {
-        let mut family = Family::without_taps(plan);
+        // Other tests show that threads change nothing.
+        let config = CpuConfig {
+            threads: 1,
+            ..CpuConfig::default()
+        };
+        Family::on(Arc::new(Cpu::new(config).unwrap()), plan)
+    }
+}
+
+impl<B: Backend> Family<B> {
+    /// Loads the models on a device.
+    pub(crate) fn on(backend: Arc<B>, plan: Plan) -> Family<B> {
+        let mut family = Family::without_taps(backend, plan);
         let mut taps: Vec<u32> = family.layers.concat();
         taps.sort_unstable();
         taps.dedup();
@@ -122,13 +135,7 @@ impl Family {
         self.set_taps(self.layers[i].clone());
     }
 
-    fn without_taps(plan: Plan) -> Family {
-        // Other tests show that threads change nothing.
-        let config = CpuConfig {
-            threads: 1,
-            ..CpuConfig::default()
-        };
-        let backend = Arc::new(Cpu::new(config).unwrap());
+    fn without_taps(backend: Arc<B>, plan: Plan) -> Family<B> {
         let target = load_target(&*backend, &plan).unwrap();
         let small = fixtures::all().next().unwrap();
         let (eagle3, blocks) = (fixtures::eagle3(&plan), fixtures::block_drafts(&plan));
@@ -188,7 +195,7 @@ impl Family {
         kinds
     }
 
-    fn context(&self, model: &Arc<Model<Cpu>>, n_seq: usize, n_rollback: usize) -> Context<Cpu> {
+    fn context(&self, model: &Arc<Model<B>>, n_seq: usize, n_rollback: usize) -> Context<B> {
         // A block may extend past the end of a text.
         let n_more = model.block().map_or(0, |block| block.size as usize);
         let cache = CacheConfig {
@@ -212,12 +219,12 @@ impl Family {
         kind: Kind,
         n_seq: usize,
         n_max: usize,
-    ) -> Box<dyn Speculator<Cpu>> {
+    ) -> Box<dyn Speculator<B>> {
         let size = |n: usize| n.try_into().unwrap();
         let chain = DraftLimits::of_length(n_max);
         // Few states are kept, so that draft models rerun tokens too.
         let context = |model| self.context(model, n_seq, n_max.min(2));
-        let map = |values| -> Box<dyn Speculator<Cpu>> {
+        let map = |values| -> Box<dyn Speculator<B>> {
             let (n, m) = (size(2), size(n_max));
             Box::new(NgramMaps::new(
                 kind.spec_type(),
@@ -272,7 +279,7 @@ impl Family {
     }
 
     /// Creates a translated draft of the target itself with an identity map.
-    pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<Cpu>> {
+    pub(crate) fn itself_mapped(&self, n_seq: usize, n_max: usize) -> Box<dyn Speculator<B>> {
         let map = vocab_map(|token| vec![token]);
         let context = self.context(&self.target, n_seq, 1);
         let chain = DraftLimits::of_length(n_max);
@@ -282,18 +289,18 @@ impl Family {
     /// Creates a driver that keeps `n_rollback` states; longer rollbacks rerun tokens.
     pub(crate) fn driver(
         &self,
-        drafters: Drafters,
+        drafters: Drafters<B>,
         policy: Policy,
         n_seq: usize,
         n_rollback: usize,
-    ) -> Driver<Cpu> {
+    ) -> Driver<B> {
         let target = self.context(&self.target, n_seq, n_rollback);
         Driver::new(target, drafters, policy)
     }
 
     pub(crate) fn decode(
         &self,
-        drafters: Drafters,
+        drafters: Drafters<B>,
         n_seq: usize,
         n_rollback: usize,
         temperature: f32,
@@ -341,8 +348,8 @@ pub(crate) fn decode_for(
 }
 
 /// Decodes all requests; panics on errors.
-pub(crate) fn decode(
-    driver: &mut Driver<Cpu>,
+pub(crate) fn decode<B: Backend>(
+    driver: &mut Driver<B>,
     requests: &[Request],
     temperature: f32,
 ) -> Vec<Completion> {
