@@ -9,7 +9,7 @@ use schemas::vocab::write_d2t;
 use super::edit::{
     add_noise, copy_tensor, each, edit, ids, names, noise, permute, rename, scale, set_u32, swap,
 };
-use super::{blocks, chained};
+use super::{assistants, blocks, chained};
 
 /// The bundled target and its drafts besides its own head, and random models whose drafts it has no example of.
 #[derive(Clone)]
@@ -25,6 +25,11 @@ pub(super) struct Files {
     pub(super) step35: Plan,
     /// Three chained heads.
     pub(super) mimo2: Plan,
+    /// The target of `assistant` and `clusters`.
+    pub(super) gemma4: Plan,
+    pub(super) assistant: Plan,
+    /// The assistant, with clusters of tokens.
+    pub(super) clusters: Plan,
 }
 
 /// A draft of one of the targets.
@@ -37,10 +42,12 @@ pub(super) enum Draft {
     Dspark,
     Step35,
     Mimo2,
+    Assistant,
+    Clusters,
 }
 
 impl Draft {
-    pub(super) const ALL: [Draft; 7] = [
+    pub(super) const ALL: [Draft; 9] = [
         Draft::Mtp,
         Draft::Simple,
         Draft::Eagle3,
@@ -48,11 +55,15 @@ impl Draft {
         Draft::Dspark,
         Draft::Step35,
         Draft::Mimo2,
+        Draft::Assistant,
+        Draft::Clusters,
     ];
 
     pub(super) fn spec_type(self) -> SpecType {
         match self {
-            Draft::Mtp | Draft::Step35 | Draft::Mimo2 => SpecType::DraftMtp,
+            Draft::Mtp | Draft::Step35 | Draft::Mimo2 | Draft::Assistant | Draft::Clusters => {
+                SpecType::DraftMtp
+            }
             Draft::Simple => SpecType::DraftSimple,
             Draft::Eagle3 => SpecType::DraftEagle3,
             Draft::Dflash => SpecType::DraftDflash,
@@ -65,6 +76,7 @@ impl Draft {
             Draft::Dspark => &files.qwen3,
             Draft::Step35 => &files.step35,
             Draft::Mimo2 => &files.mimo2,
+            Draft::Assistant | Draft::Clusters => &files.gemma4,
             _ => &files.target,
         }
     }
@@ -76,6 +88,8 @@ impl Draft {
             Draft::Eagle3 => Some(&files.eagle3),
             Draft::Dflash => Some(&files.dflash),
             Draft::Dspark => Some(&files.dspark),
+            Draft::Assistant => Some(&files.assistant),
+            Draft::Clusters => Some(&files.clusters),
             Draft::Mtp | Draft::Step35 | Draft::Mimo2 => None,
         }
     }
@@ -216,6 +230,7 @@ pub(super) fn all() -> Vec<Kind> {
         eagle3s(),
         blocks::all(),
         chained::all(),
+        assistants::all(),
     ]
     .into_iter()
     .flatten()

@@ -1,6 +1,7 @@
 //! Tests of `verify` on damaged copies of the bundled files, each with the check that must detect
 //! the damage. docs/verify.md has the table.
 
+mod assistants;
 mod blocks;
 mod chained;
 mod edit;
@@ -9,7 +10,7 @@ mod kinds;
 use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
@@ -24,7 +25,7 @@ use verify::checks::{Baseline, InvarianceConfig, Tolerances};
 use verify::prompts::{self, Prompt};
 use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
 
-use crate::util::{Dir, bundled, reference, root};
+use crate::util::{Dir, bundled, read_json, reference, root};
 use edit::{add_noise, each};
 use kinds::{Draft, Files, Finder, Kind};
 
@@ -65,6 +66,9 @@ impl Healthy {
             dspark: convert(&reference("dspark-qwen3"), Some(&qwen3)),
             step35: convert(&reference("step35"), None),
             mimo2: convert(&reference("mimo2"), None),
+            gemma4: convert(&bundled("tiny-gemma4"), None),
+            assistant: convert(&without_clusters(&dir), None),
+            clusters: convert(&bundled("tiny-gemma4-assistant"), None),
         };
         let mut prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
         // The first prompts are long; the rotation selects prompts of all kinds.
@@ -183,6 +187,20 @@ impl Healthy {
             }
         }
     }
+}
+
+/// Writes a copy of the assistant that scores all tokens, and returns its folder.
+fn without_clusters(dir: &Dir) -> PathBuf {
+    let (from, to) = (bundled("tiny-gemma4-assistant"), dir.join("all-tokens"));
+    fs::create_dir(&to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+    let mut config = read_json(&to.join("config.json"));
+    config["use_ordered_embeddings"] = false.into();
+    fs::write(to.join("config.json"), config.to_string()).unwrap();
+    to
 }
 
 impl Effect {

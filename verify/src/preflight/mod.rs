@@ -13,7 +13,9 @@ use runner::ModelError;
 use runner::model_files::{DraftFile, Files, ModelFile};
 use runner::speculate::{DraftKind, SpecType};
 use schemas::arch::mtp_layout::{diagnose, name_in_block};
-use schemas::arch::{EH_PROJ, Expected, FC, MARKOV_W1, MARKOV_W2, TensorSpec, Transform};
+use schemas::arch::{
+    EH_PROJ, Expected, FC, MARKOV_W1, MARKOV_W2, PRE_PROJECTION, TensorSpec, Transform,
+};
 use schemas::gguf::Tensor;
 use schemas::progress::{Task, Unit};
 use schemas::report::{FitCause, FitFinding, FitReport, Severity, Verdict};
@@ -93,8 +95,9 @@ impl SurveyedTensor<'_> {
 
     /// True if it has a row for each token; rows of unused tokens may be untrained.
     fn is_token_table(&self) -> bool {
-        let tables = ["token_embd.weight", "output.weight", MARKOV_W1, MARKOV_W2];
+        let tables = ["output.weight", MARKOV_W1, MARKOV_W2];
         tables.contains(&self.row)
+            || self.row.ends_with("token_embd.weight")
             || self.row.starts_with("nextn.embed")
             || self.row.ends_with("head_head.weight")
     }
@@ -152,7 +155,7 @@ fn survey_file(file: &ModelFile) -> Result<SurveyedFile<'_>, Error> {
 fn n_parts(file: &ModelFile, tensor: &Tensor) -> usize {
     match &file.hparams.features {
         Some(features) if tensor.name == FC => features.layers.len(),
-        _ if tensor.name.ends_with(EH_PROJ) => 2,
+        _ if tensor.name.ends_with(EH_PROJ) || tensor.name == PRE_PROJECTION => 2,
         _ => 1,
     }
 }
