@@ -20,6 +20,8 @@ pub struct ConvertConfig {
     pub outtype: OutType,
     /// Treatment of an MTP head.
     pub mtp: MtpMode,
+    /// Keeps the clusters of an assistant's tokens, if its config uses them. llama.cpp cannot load a file with them.
+    pub clusters: bool,
     /// Folder of another tokenizer to use instead of the checkpoint's own.
     pub tokenizer_from: Option<PathBuf>,
     /// Folder of the target's checkpoint, for drafts that read the target's hidden states. Its

@@ -68,6 +68,12 @@ pub enum Note {
         "tokenizer.model is not a BPE model: readers merge its pieces by score, so some texts give other tokens"
     )]
     NoMergeOrder,
+    /// Clusters of an assistant's tokens, a part that llama.cpp's converter leaves out.
+    #[error(
+        "the clusters of the draft's tokens are kept, so that it scores fewer tokens; llama.cpp b11434 cannot load such a \
+         file, --no-clusters leaves them out"
+    )]
+    Clusters,
     /// Two tensors disagree on the draft's vocabulary.
     #[error("tensor {tensor} marks other tokens than d2t; d2t is used")]
     DraftVocab { tensor: String },

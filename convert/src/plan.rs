@@ -70,7 +70,8 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     };
     let (text, ordering) = match arch.assistant {
         true => {
-            let split = gemma4::split(hf_config, text, n_vocab)?;
+            let split = gemma4::split(hf_config, text, n_vocab, config.clusters)?;
+            notes.extend(split.ordering.is_some().then_some(Note::Clusters));
             (split.tensors, split.ordering)
         }
         false => (text, None),

@@ -27,6 +27,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
         remote: None,
         outtype: OutType::Auto,
         mtp: MtpMode::Inline,
+        clusters: true,
         tokenizer_from: None,
         target: None,
     };
@@ -367,6 +368,7 @@ fn trained_models() {
             remote: None,
             outtype,
             mtp,
+            clusters: true,
             tokenizer_from: None,
             target: target.map(|target| models.join(target)),
         };

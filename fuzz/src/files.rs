@@ -50,6 +50,7 @@ fn convert(name: &str, replaced: &str, bytes: &[u8]) {
         remote: None,
         outtype: OutType::Auto,
         mtp: MtpMode::Inline,
+        clusters: true,
         tokenizer_from: None,
         target: None,
     };

@@ -10,7 +10,7 @@ mod kinds;
 use std::fmt::Write;
 use std::fs;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use kernels::cpu::{Cpu, CpuConfig};
@@ -25,7 +25,7 @@ use verify::checks::{Baseline, InvarianceConfig, Tolerances};
 use verify::prompts::{self, Prompt};
 use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
 
-use crate::util::{Dir, bundled, read_json, reference, root};
+use crate::util::{Dir, bundled, reference, root};
 use edit::{add_noise, each};
 use kinds::{Draft, Files, Finder, Kind};
 
@@ -57,6 +57,7 @@ impl Healthy {
             let flags = of_target.as_ref().map_or(&[][..], |flags| flags);
             open(&dir.convert(checkpoint, &format!("{name}.gguf"), flags)).unwrap()
         };
+        let assistant = bundled("tiny-gemma4-assistant");
         let files = Files {
             target: convert(&target, None),
             draft: convert(&bundled("tiny-draft"), None),
@@ -67,8 +68,9 @@ impl Healthy {
             step35: convert(&reference("step35"), None),
             mimo2: convert(&reference("mimo2"), None),
             gemma4: convert(&bundled("tiny-gemma4"), None),
-            assistant: convert(&without_clusters(&dir), None),
-            clusters: convert(&bundled("tiny-gemma4-assistant"), None),
+            assistant: open(&dir.convert(&assistant, "assistant.gguf", &["--no-clusters"]))
+                .unwrap(),
+            clusters: convert(&assistant, None),
         };
         let mut prompts = prompts::read(&root().join("models/prompts.jsonl")).unwrap();
         // The first prompts are long; the rotation selects prompts of all kinds.
@@ -187,20 +189,6 @@ impl Healthy {
             }
         }
     }
-}
-
-/// Writes a copy of the assistant that scores all tokens, and returns its folder.
-fn without_clusters(dir: &Dir) -> PathBuf {
-    let (from, to) = (bundled("tiny-gemma4-assistant"), dir.join("all-tokens"));
-    fs::create_dir(&to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
-    let mut config = read_json(&to.join("config.json"));
-    config["use_ordered_embeddings"] = false.into();
-    fs::write(to.join("config.json"), config.to_string()).unwrap();
-    to
 }
 
 impl Effect {

@@ -1,4 +1,4 @@
-"""Compares acceptance on the bundled family with llama.cpp's.
+"""Compares acceptance on the families of models/ with llama.cpp's.
 
     python3 acceptance.py PEER_BIN OUR_BIN [TYPE ...]
 
@@ -7,7 +7,7 @@ Both continue the prompts of models/prompts.jsonl greedily, one sequence at a ti
 prompt cache; chains of speculators run with four sequences in both. For each TYPE (F32, BF16, Q8_0, Q4_K_M)
 it runs the files and, unless they are F32, a copy with their values as F32. With F32 weights neither program
 rounds activations, so the remaining differences are not caused by rounding. Drafts have 3 and 8 tokens;
-n-gram speculators have their defaults.
+n-gram speculators have their defaults. llama.cpp cannot load clusters of tokens; its assistant has none.
 
 `texts` is the number of prompts with the same text; accepted and drafted tokens are totals over all prompts.
 """
@@ -29,6 +29,9 @@ MODELS = {
     "draft": "tiny-draft",
     "eagle3": "tiny-eagle3",
     "dflash": "tiny-dflash",
+    "gemma4": "tiny-gemma4",
+    "clusters": "tiny-gemma4-assistant",
+    "assistant": "tiny-gemma4-assistant",
 }
 PROMPTS = [json.loads(line) for line in (ROOT / "models/prompts.jsonl").open()]
 PORT = 18096
@@ -44,12 +47,13 @@ def run(*command):
 def files(specconv, folder, kind):
     """Returns the family in a type, and copies with its values as F32 unless it is F32."""
     made, images = {}, {}
-    for role, name in MODELS.items():
+    for role in MODELS:
         base = folder / f"{role}-BF16.gguf"
         if not base.exists():
             of = ["--target-model-dir", ROOT / "models" / MODELS["target"]]
             of = of if role in ("eagle3", "dflash") else []
-            run(specconv, "convert", ROOT / "models" / name, "--outfile", base, *of)
+            of += ["--no-clusters"] if role == "assistant" else []
+            run(specconv, "convert", ROOT / "models" / MODELS[role], "--outfile", base, *of)
         made[role] = folder / f"{role}-{kind}.gguf"
         if not made[role].exists():
             run(specconv, "quantize", base, made[role], kind)
@@ -109,24 +113,27 @@ def ours(specrun, model, flags, n_parallel):
 
 
 def cases(model):
-    """Yields name, number of sequences, and flags of each case."""
+    """Yields name, number of sequences, role of the target, and flags of each case."""
     for n in (3, 8):
         length = ["--spec-draft-n-max", n]
-        yield f"draft-mtp {n}", 1, ["--spec-type", "draft-mtp", *length]
+        yield f"draft-mtp {n}", 1, "target", ["--spec-type", "draft-mtp", *length]
         for kind, role in (
             ("draft-eagle3", "eagle3"),
             ("draft-dflash", "dflash"),
             ("draft-simple", "draft"),
         ):
-            yield f"{kind} {n}", 1, ["--spec-type", kind, "-md", model[role], *length]
+            yield f"{kind} {n}", 1, "target", ["--spec-type", kind, "-md", model[role], *length]
+        for role in ("assistant", "clusters"):
+            yield f"{role} {n}", 1, "gemma4", ["--spec-type", "draft-mtp", "-md", model[role], *length]
     for kind in ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod"):
-        yield kind, 1, ["--spec-type", kind]
+        yield kind, 1, "target", ["--spec-type", kind]
     for first in ("ngram-simple", "ngram-map-k", "ngram-cache"):
         for n_parallel in (1, 4):
             chain = f"{first},draft-mtp"
-            yield chain, n_parallel, ["--spec-type", chain]
+            yield chain, n_parallel, "target", ["--spec-type", chain]
+            yield f"{chain} (gemma4)", n_parallel, "gemma4", ["--spec-type", chain, "-md", model["assistant"]]
             chain = f"{first},draft-eagle3"
-            yield chain, n_parallel, ["--spec-type", chain, "-md", model["eagle3"]]
+            yield chain, n_parallel, "target", ["--spec-type", chain, "-md", model["eagle3"]]
 
 
 def rate(found):
@@ -145,14 +152,15 @@ def main():
         sys.exit(__doc__)
     peer_bin, our_bin = map(pathlib.Path, sys.argv[1:3])
     kinds = sys.argv[3:] or ["F32", "BF16", "Q8_0", "Q4_K_M"]
-    columns = "{:16} {:26} {:>9} {:>18} {:>18} {:>6}"
+    columns = "{:16} {:31} {:>9} {:>18} {:>18} {:>6}"
     print(columns.format("weights", "speculator", "sequences", "ours", "peer", "texts"))
     with tempfile.TemporaryDirectory() as folder:
         for kind in kinds:
             for name, model in files(our_bin / "specconv", pathlib.Path(folder), kind).items():
-                for case, n_parallel, flags in cases(model):
-                    a = ours(our_bin / "specrun", model["target"], flags, n_parallel)
-                    b = theirs(peer_bin, model["target"], flags, n_parallel)
+                for case, n_parallel, target, flags in cases(model):
+                    a = ours(our_bin / "specrun", model[target], flags, n_parallel)
+                    flags = [model["assistant"] if flag == model["clusters"] else flag for flag in flags]
+                    b = theirs(peer_bin, model[target], flags, n_parallel)
                     texts = sum(same(x[0], y[0]) for x, y in zip(a, b))
                     row = columns.format(name, case, n_parallel, rate(a), rate(b), texts)
                     print(row, flush=True)

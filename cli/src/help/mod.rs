@@ -83,6 +83,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "mtp_type",
             "n",
             "n_predict",
+            "no_clusters",
             "no_mtp",
             "no_tensor_first_split",
             "nextn",

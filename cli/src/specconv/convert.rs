@@ -62,6 +62,11 @@ pub(super) struct Args {
     /// Omit the MTP head
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
+    /// Omit the clusters of an assistant's tokens, with which llama.cpp cannot load the file
+    ///
+    /// The assistant then scores all tokens
+    #[arg(long)]
+    no_clusters: bool,
     /// Folder of another tokenizer, or hf://org/name
     ///
     /// Use it if the checkpoint's own tokenizer is unreadable or known to be broken: --tokenizer-from Qwen3-8B
@@ -216,6 +221,7 @@ fn plan(args: &Args, checkpoint: &Path, inputs: &mut Inputs) -> anyhow::Result<V
                     remote: None,
                     outtype,
                     mtp: args.mtp_mode().0,
+                    clusters: !args.no_clusters,
                     tokenizer_from: args.tokenizer_from.clone(),
                     target: args.target_model_dir.clone(),
                 };

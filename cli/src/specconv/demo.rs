@@ -166,6 +166,7 @@ impl Demo<'_> {
             remote: None,
             outtype: OutType::BF16,
             mtp: MtpMode::Inline,
+            clusters: true,
             tokenizer_from: None,
             target: target.map(|target| self.folder.join(target)),
         };

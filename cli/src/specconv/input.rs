@@ -55,6 +55,7 @@ impl Inputs {
                 remote: None,
                 outtype,
                 mtp,
+                clusters: true,
                 tokenizer_from: None,
                 target: None,
             };

@@ -222,14 +222,15 @@ pub(crate) struct Split {
     pub(crate) ordering: Option<Tensor>,
 }
 
-/// Takes the order of tokens from an assistant's tensors; leaves out the clusters if the config does not use
-/// them.
+/// Takes the order of tokens from an assistant's tensors; leaves out the clusters if they are not wanted, or if the
+/// config does not use them.
 pub(crate) fn split(
     config: &HfConfig,
     tensors: Vec<StoredTensor>,
     n_vocab: u64,
+    is_wanted: bool,
 ) -> Result<Split, Error> {
-    let is_used = config.fields.bool(&["use_ordered_embeddings"])? == Some(true);
+    let is_used = is_wanted && config.fields.bool(&["use_ordered_embeddings"])? == Some(true);
     let is_kept = |tensor: &StoredTensor| is_used || !tensor.name.starts_with(CLUSTERS);
     let tensors = tensors.into_iter().filter(is_kept);
     let (found, tensors): (Vec<_>, Vec<_>) = tensors.partition(|tensor| tensor.name == ORDERING);

@@ -1,6 +1,6 @@
 //! Gemma 4 assistants: clusters of tokens, which llama.cpp's converter leaves out, and variants of the target.
 
-use convert::{Converted, MtpMode, OutType};
+use convert::{Converted, MtpMode, Note, OutType};
 use safetensors::Dtype;
 use schemas::gguf::DType;
 use serde_json::json;
@@ -68,6 +68,21 @@ fn unused_clusters_are_left_out() {
     });
     let expected = converted(&Checkpoint::of("gemma4-assistant")).plan;
     let plan = converted(&checkpoint).plan;
+    assert!(plan.metadata.iter().eq(expected.metadata.iter()));
+    assert_eq!(plan.tensors.len(), expected.tensors.len());
+}
+
+/// For llama.cpp, which cannot load them.
+#[test]
+fn unwanted_clusters_are_left_out() {
+    let checkpoint = with_clusters(|row| row);
+    let kept = converted(&checkpoint);
+    assert!(kept.notes.contains(&Note::Clusters));
+    let expected = converted(&Checkpoint::of("gemma4-assistant")).plan;
+    let left_out = checkpoint.convert_without_clusters();
+    let left_out = left_out.unwrap_or_else(|e| panic!("{e}"));
+    assert!(left_out.notes.iter().all(|note| *note != Note::Clusters));
+    let plan = left_out.plan;
     assert!(plan.metadata.iter().eq(expected.metadata.iter()));
     assert_eq!(plan.tensors.len(), expected.tensors.len());
 }

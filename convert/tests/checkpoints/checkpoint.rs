@@ -109,13 +109,26 @@ impl Checkpoint {
 
     pub(crate) fn convert(&self, outtype: OutType, mtp: MtpMode) -> Result<Converted, Error> {
         plan(&ConvertConfig {
+            clusters: true,
+            ..self.config(outtype, mtp)
+        })
+    }
+
+    /// Converts without the clusters of an assistant's tokens.
+    pub(crate) fn convert_without_clusters(&self) -> Result<Converted, Error> {
+        plan(&self.config(OutType::F32, MtpMode::Inline))
+    }
+
+    fn config(&self, outtype: OutType, mtp: MtpMode) -> ConvertConfig {
+        ConvertConfig {
             checkpoint: self.folder.clone(),
             remote: None,
             outtype,
             mtp,
+            clusters: false,
             tokenizer_from: None,
             target: self.target.clone(),
-        })
+        }
     }
 
     /// Removes the folder's path from a text.

@@ -198,6 +198,7 @@ fn a_tokenizer_is_taken_from_elsewhere() {
             target: None,
             outtype: OutType::BF16,
             mtp: MtpMode::Inline,
+            clusters: true,
             tokenizer_from: Some(donor.path(".")),
         })
         .unwrap_or_else(|e| panic!("{e}"))
