@@ -49,6 +49,16 @@ macro_rules! each {
 }
 pub(crate) use each;
 
+/// Replaces each index by its entry of a table, one by one. A function of its own: inlined into every unpacking of a
+/// type with a grid, its loop takes the compiler many minutes.
+#[inline(never)]
+fn gather_each(table: &[u32], indices: &mut WordBytes) {
+    for word in indices.as_chunks_mut::<4>().0 {
+        let index = u32::from_le_bytes(*word) as usize;
+        *word = table[index & (table.len() - 1)].to_le_bytes();
+    }
+}
+
 /// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Packed: Copy {
     /// A 32-bit integer, or four bytes, per row.
@@ -108,10 +118,7 @@ pub(crate) trait Packed: Copy {
     fn gather(self, table: &[u32], indices: Self::Words) -> Self::Words {
         let mut bytes = [0; 4 * ROWS];
         self.store_words(indices, &mut bytes);
-        for word in bytes.as_chunks_mut::<4>().0 {
-            let index = u32::from_le_bytes(*word) as usize;
-            *word = table[index & (table.len() - 1)].to_le_bytes();
-        }
+        gather_each(table, &mut bytes);
         self.load_words(&bytes)
     }
     /// Adds sixteen byte products to each integer. The bytes of `quants` are unsigned, of `BITS` bits: 5 (also for

@@ -7,7 +7,7 @@ use std::ops::IndexMut;
 
 use super::lanes::F32x4;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{Packed, ROWS, WordBytes, array};
+use crate::simd::packed::{Packed, ROWS, WordBytes};
 use crate::simd::{Kernel, KernelInto, LANES, Simd};
 
 /// An array of registers.
@@ -16,10 +16,27 @@ pub(crate) trait RegisterArray<T>: Copy + IndexMut<usize, Output = T> {
     fn each(register: impl FnMut(usize) -> T) -> Self;
 }
 
-impl<T: Copy, const N: usize> RegisterArray<T> for [T; N] {
+// Without loops: unpacking calls this hundreds of times, and the compiler would take many minutes to unroll them.
+impl<T: Copy> RegisterArray<T> for [T; 4] {
     #[inline(always)]
-    fn each(register: impl FnMut(usize) -> T) -> Self {
-        array(register)
+    fn each(mut register: impl FnMut(usize) -> T) -> Self {
+        [register(0), register(1), register(2), register(3)]
+    }
+}
+
+impl<T: Copy> RegisterArray<T> for [T; 8] {
+    #[inline(always)]
+    fn each(mut register: impl FnMut(usize) -> T) -> Self {
+        [
+            register(0),
+            register(1),
+            register(2),
+            register(3),
+            register(4),
+            register(5),
+            register(6),
+            register(7),
+        ]
     }
 }
 
