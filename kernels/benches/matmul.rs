@@ -1,5 +1,5 @@
 //! Matrix products at the shapes of decoding: GB/s of weights per type and batch, compared with the plain
-//! read rate of memory, then the cost of a batch relative to one row.
+//! read rate of memory, then the cost of a batch relative to one row and the speed of a prompt.
 //!
 //! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` the distance at which
 //! weights are prefetched. The weights form a ring larger than the caches, or of `RING_MB`.
@@ -21,6 +21,8 @@ use schemas::gguf::DType;
 const N_IN: usize = 2048;
 const N_OUT: usize = 2048;
 const N_MAX: usize = 16;
+/// Activation rows of a prompt.
+const PROMPT: usize = 512;
 const TYPES: [DType; 13] = [
     DType::BF16,
     DType::Q8_0,
@@ -60,6 +62,7 @@ static CPU: LazyLock<Cpu> = LazyLock::new(|| {
 fn main() {
     divan::main();
     ratios();
+    prompts();
 }
 
 #[divan::bench]
@@ -108,7 +111,7 @@ struct Product {
 
 impl Product {
     fn new(dtype: DType) -> Product {
-        let x: Vec<f32> = (0..N_MAX * N_IN)
+        let x: Vec<f32> = (0..PROMPT * N_IN)
             .map(|i| (i * 37 % 101) as f32 * 0.01 - 0.5)
             .collect();
         let row_bytes = dtype.row_bytes(N_IN as u64).expect("whole blocks") as usize;
@@ -137,7 +140,7 @@ impl Product {
             ring,
             next: 0,
             x: buffer,
-            out: CPU.buffer(N_MAX * N_OUT),
+            out: CPU.buffer(PROMPT * N_OUT),
         };
         // The first product repacks the weight.
         (0..n_weight).for_each(|_| product.run(1));
@@ -187,5 +190,25 @@ fn ratios() {
             medians[0],
             row.concat()
         );
+    }
+}
+
+/// Prints the time of a prompt, and its products per second.
+fn prompts() {
+    const ROUNDS: usize = 5;
+    println!("prompt of {PROMPT}, {N_OUT} x {N_IN}, {}", CPU.name());
+    println!("{:>6}{:>10}{:>10}", "type", "us", "GMAC/s");
+    for dtype in TYPES {
+        let mut product = Product::new(dtype);
+        let mut times = [0.0; ROUNDS];
+        for time in &mut times {
+            let start = Instant::now();
+            product.run(PROMPT);
+            *time = start.elapsed().as_secs_f64() * 1e6;
+        }
+        times.sort_by(f64::total_cmp);
+        let time = times[ROUNDS / 2];
+        let speed = (PROMPT * N_OUT * N_IN) as f64 / time / 1e3;
+        println!("{:>6}{time:>10.0}{speed:>10.1}", dtype.to_string());
     }
 }
