@@ -28,7 +28,7 @@ fn graft(target: &Path, donor: &Path, dir: &Dir) -> Cmd {
 /// Splitting and grafting gives the same file again, for all element types.
 #[test]
 fn split_then_grafted_is_the_same_file() {
-    let references = ["glm4moe", "mimo2", "qwen35", "step35"].map(reference);
+    let references = ["glm4moe", "mimo2", "nemotronhmoe", "qwen35", "step35"].map(reference);
     for checkpoint in references.into_iter().chain([bundled("tiny-qwen35-mtp")]) {
         for outtype in ["f32", "bf16", "q8_0"] {
             let dir = Dir::new();
@@ -187,6 +187,7 @@ fn halves_are_those_of_the_converter() {
         "glm4moe",
         "glm4moelite",
         "mimo2",
+        "nemotronhmoe",
         "qwen35",
         "qwen35moe",
         "step35",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-pub(crate) const CHECKPOINTS: [&str; 25] = [
+pub(crate) const CHECKPOINTS: [&str; 27] = [
     "deepseek2",
     "deepseek2-lite",
     "gemma3",
@@ -26,6 +26,8 @@ pub(crate) const CHECKPOINTS: [&str; 25] = [
     "mimo2",
     "mistral",
     "mixtral",
+    "nemotronh",
+    "nemotronhmoe",
     "qwen2",
     "qwen3",
     "qwen3moe",
@@ -277,6 +279,7 @@ fn mtp_counts_are_those_of_transformers() {
         "glm4moe",
         "glm4moelite",
         "mimo2",
+        "nemotronhmoe",
         "qwen3next",
         "qwen35",
         "qwen35-256",

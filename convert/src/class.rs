@@ -9,15 +9,22 @@ use crate::hf_config::HfConfig;
 /// Class names of the checkpoints that can be converted.
 pub fn supported_classes() -> impl Iterator<Item = &'static str> {
     let converted = table::all().filter(|arch| arch::of(arch).is_some());
-    converted.flat_map(|arch| arch.hf_classes.iter().copied())
+    converted.flat_map(|arch| {
+        // Several architectures may share a class.
+        let is_first = |class: &&str| {
+            let first = table::by_hf_class(class);
+            first.is_some_and(|first| first.name == arch.name)
+        };
+        arch.hf_classes.iter().copied().filter(is_first)
+    })
 }
 
 /// Returns the architecture of a checkpoint: its tensors and its conversion.
 pub(crate) fn find_arch(config: &HfConfig) -> Result<(&'static ArchSpec, &'static HfArch), Error> {
     let found = config.class()?;
-    if let Some(class) = table::by_hf_class(&found) {
+    for class in table::all().filter(|arch| arch.hf_classes.contains(&found.as_str())) {
         let arch = eagle3::arch_of(config, class)?;
-        if let Some(hf_arch) = arch::of(arch) {
+        if let Some(hf_arch) = arch::of(arch).filter(|hf_arch| (hf_arch.matches)(config)) {
             return Ok((arch, hf_arch));
         }
     }
@@ -117,7 +124,6 @@ const RELEASED: &[&str] = &[
     "MiniMaxM2ForCausalLM",
     "Mistral3ForConditionalGeneration",
     "NemotronForCausalLM",
-    "NemotronHForCausalLM",
     "Olmo2ForCausalLM",
     "Olmo3ForCausalLM",
     "OlmoForCausalLM",

@@ -22,10 +22,37 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// Reads a JSON file that contains an object.
 pub(crate) fn read_object(path: &Path) -> Result<Map<String, Value>, Error> {
-    serde_json::from_slice(&read_file(path)?).map_err(|source| Error::Json {
+    let bytes = read_file(path)?;
+    let parsed = serde_json::from_slice(&bytes).or_else(|error| {
+        let finite = without_non_finite(&bytes);
+        serde_json::from_slice(&finite).map_err(|_| error)
+    });
+    parsed.map_err(|source| Error::Json {
         path: path.to_path_buf(),
         source,
     })
+}
+
+/// Replaces `Infinity` and `NaN`, which Python writes although JSON has no such numbers, by null.
+fn without_non_finite(bytes: &[u8]) -> Vec<u8> {
+    const NUMBERS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let mut out = Vec::with_capacity(bytes.len());
+    let (mut at, mut in_text) = (0, false);
+    while let Some(&byte) = bytes.get(at) {
+        let found = NUMBERS
+            .iter()
+            .find(|number| bytes[at..].starts_with(number));
+        if let (Some(number), false) = (found, in_text) {
+            out.extend(b"null");
+            at += number.len();
+            continue;
+        }
+        let n = if in_text && byte == b'\\' { 2 } else { 1 };
+        in_text ^= byte == b'"';
+        out.extend(bytes[at..].iter().take(n));
+        at += n;
+    }
+    out
 }
 
 /// Like [`read_object`], but the file may be absent.

@@ -71,6 +71,12 @@ fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
 
 /// Returns the index of the head that a tensor name belongs to.
 fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
+    if spec
+        .hf_experts
+        .is_some_and(|prefix| name.starts_with(prefix))
+    {
+        return Some(0);
+    }
     let (before, after) = spec.hf_layer.split_once("{}")?;
     let rest = name.strip_prefix(before)?;
     let number: u32 = rest[..rest.find(after)?].parse().ok()?;
@@ -83,11 +89,9 @@ fn head_of(spec: &MtpSpec, n_layer: u32, name: &str) -> Option<u32> {
 /// Returns the tensors that the first head requires.
 fn required(arch: &ArchSpec, spec: &MtpSpec, n_layer: u32) -> Names {
     let layer = spec.hf_prefix(n_layer, n_layer);
-    let own_prefix = spec.own_hf_prefix(&layer);
-    let own = spec.tensors.iter().map(|tensor| (tensor, own_prefix));
-    let shared = arch.head_layer().map(|tensor| (tensor, layer.as_str()));
-    own.chain(shared)
-        .filter(|(tensor, _)| tensor.need == Need::Required)
-        .map(|(tensor, prefix)| format!("{prefix}{}", tensor.hf))
+    let tensors = spec.tensors.iter().chain(arch.head_layer());
+    tensors
+        .filter(|tensor| tensor.need == Need::Required)
+        .map(|tensor| format!("{}{}", spec.prefix_of(tensor.scope, &layer), tensor.hf))
         .collect()
 }

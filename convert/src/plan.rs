@@ -484,7 +484,7 @@ impl Tensors<'_> {
         }
         let dtype = match tensors[0].exponents {
             Some(_) => DType::MXFP4,
-            None => self.dtype(&expected.name, &shape, notes),
+            None => self.dtype(expected, &shape, notes),
         };
         let target = Target {
             shape: &shape[..form.shape.len()],
@@ -505,10 +505,16 @@ impl Tensors<'_> {
 
     /// Returns the element type of a tensor: the file's type for matrices that readers multiply, F32 for
     /// the rest.
-    fn dtype(&self, name: &str, shape: &[u64], notes: &mut Vec<Note>) -> DType {
+    fn dtype(&self, expected: &Expected, shape: &[u64], notes: &mut Vec<Note>) -> DType {
+        let name = expected.name.as_str();
+        // llama.cpp's converter does not recognize these matrices in a head's experts that the checkpoint has as a
+        // layer of their own.
+        let mtp = self.hparams.arch.mtp.as_ref();
+        let own_experts = mtp.and_then(|mtp| mtp.hf_experts);
+        let is_recognized = own_experts != Some(expected.hf_prefix.as_str());
         let always_f32 = shape.len() == 1
             || name.ends_with("_norm.weight")
-            || ALWAYS_F32.iter().any(|row| name.ends_with(row))
+            || is_recognized && ALWAYS_F32.iter().any(|row| name.ends_with(row))
             || !name.ends_with(".weight");
         if always_f32 {
             return DType::F32;

@@ -261,7 +261,9 @@ impl Step {
             Transform::TileValueColumns { width } if grouped => {
                 Step::Columns(tile(0, width(hparams)))
             }
-            Transform::TileValueRows { .. } | Transform::TileValueColumns { .. } => Step::Nothing,
+            Transform::TileValueRows { .. }
+            | Transform::TileValueColumns { .. }
+            | Transform::Split => Step::Nothing,
             Transform::TakeColumns { of, part } => Step::Columns(Order::Turn { of, part }),
             Transform::Transpose { .. } => unreachable!("a transposition is the last transform"),
             Transform::TakeRows {

@@ -236,6 +236,13 @@ fn gemma4() {
     check("gemma4-assistant", 5);
 }
 
+/// Blocks with one part each; the head has two layers of the checkpoint in one block.
+#[test]
+fn nemotron_h() {
+    check("nemotronh", 5);
+    check("nemotronhmoe", 13);
+}
+
 #[test]
 fn gpt_oss() {
     check("gpt-oss", 5);

@@ -27,6 +27,7 @@ pub use crate::ops::moe::{ExpertInput, Gating, MoeOp, Routing};
 pub use crate::ops::norm::NormOp;
 pub use crate::ops::rope::{Rope, RopeLayout, RopeOp};
 pub use crate::ops::rows::{Columns, RowsOp};
+pub use crate::ops::state_space::{StateSpaceInput, StateSpaceOp, StateSpaceShape};
 
 /// The bytes of a weight, shared for as long as the weight lives; usually a range of a mapped file.
 pub type WeightBytes = Arc<dyn WeightMemory>;
@@ -111,6 +112,7 @@ pub trait Backend:
     + NormOp
     + RopeOp
     + RowsOp
+    + StateSpaceOp
 {
     /// Returns the backend's name and the instruction set or device in use, for logs and reports.
     fn name(&self) -> String;

@@ -2265,6 +2265,9 @@ class LayersReport:
     n_recurrent: int
     """Trunk layers with a recurrent state."""
 
+    n_feed_forward: int
+    """Trunk layers with a feed-forward network only."""
+
     n_mtp: int
     """MTP layers."""
 
@@ -2275,6 +2278,7 @@ class LayersReport:
             n_block=data["n_block"],
             n_attention=data["n_attention"],
             n_recurrent=data["n_recurrent"],
+            n_feed_forward=data.get("n_feed_forward", 0),
             n_mtp=data["n_mtp"],
         )
 

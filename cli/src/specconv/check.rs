@@ -185,6 +185,7 @@ fn layers(hparams: &Hparams) -> LayersReport {
         n_block: hparams.n_block(),
         n_attention: count(LayerKind::Attention),
         n_recurrent: count(LayerKind::Recurrent),
+        n_feed_forward: count(LayerKind::FeedForward),
         n_mtp: hparams.n_mtp(),
     }
 }

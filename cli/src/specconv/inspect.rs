@@ -235,7 +235,10 @@ fn overview(r: &InspectReport) -> Vec<(&'static str, String)> {
     ];
     lines.extend(r.layers.iter().map(|layers| {
         let (n_attention, n_recurrent) = (layers.n_attention, layers.n_recurrent);
-        let counts = format!("{n_attention} attention, {n_recurrent} recurrent");
+        let mut counts = format!("{n_attention} attention, {n_recurrent} recurrent");
+        if layers.n_feed_forward > 0 {
+            counts += &format!(", {} feed-forward", layers.n_feed_forward);
+        }
         let line = format!("{}: {counts}, {} MTP", layers.n_block, layers.n_mtp);
         ("layers", line)
     }));

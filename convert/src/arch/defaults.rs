@@ -23,6 +23,8 @@ pub(super) enum Fill {
     Text(&'static str),
     /// The value of another field.
     Field(&'static str),
+    /// The number of entries of another field, a list.
+    EntriesOf(&'static str),
     /// A fixed integer, unless another field is given.
     Without(&'static str, u64),
 }
@@ -35,7 +37,7 @@ impl Fill {
             Fill::Real(x) => Some(x.into()),
             Fill::True => Some(true.into()),
             Fill::Text(text) => Some(text.into()),
-            Fill::HeadCount | Fill::HeadWidth | Fill::Field(_) => None,
+            Fill::HeadCount | Fill::HeadWidth | Fill::Field(_) | Fill::EntriesOf(_) => None,
         }
     }
 }
@@ -53,11 +55,18 @@ pub(crate) struct Defaults {
 /// RoPE base of models without another default.
 const USUAL_ROPE_THETA: (&str, f64) = ("rope_theta", 10_000.0);
 
-/// Fills absent fields of a config. Returns a note of those that affect the model's results.
-pub(crate) fn fill(config: &mut HfConfig, defaults: &Defaults) -> Option<Note> {
+/// Fills absent fields of a config, those of RoPE only if attention has positions. Returns a note of those that affect
+/// the model's results.
+pub(crate) fn fill(
+    config: &mut HfConfig,
+    defaults: &Defaults,
+    has_positions: bool,
+) -> Option<Note> {
     let mut filled = Filled(Vec::new());
     filled.fields(&mut config.fields.map, defaults.fields);
-    filled.rope(&mut config.rope.map, defaults.rope, &config.fields.map);
+    if has_positions {
+        filled.rope(&mut config.rope.map, defaults.rope, &config.fields.map);
+    }
     let Filled(fields) = filled;
     (!fields.is_empty()).then_some(Note::Defaults { fields })
 }
@@ -93,6 +102,10 @@ impl Filled {
                 Fill::HeadWidth => n_embd.zip(n_head).and_then(|(d, n)| d.checked_div(n)),
                 Fill::Field(other) => integer(map, other),
                 Fill::HeadCount => n_head,
+                Fill::EntriesOf(list) => {
+                    let list = map.get(list).and_then(Value::as_array);
+                    list.map(|list| list.len() as u64)
+                }
                 _ if field == "num_key_value_heads" => n_head,
                 _ => None,
             };

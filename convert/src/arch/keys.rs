@@ -16,6 +16,8 @@ pub(crate) struct HfArch {
     pub(crate) name: &'static str,
     /// Keys after those of every text model, in file order. Later values replace earlier ones.
     pub(crate) keys: &'static [&'static [Key]],
+    /// Keys of every text model that llama.cpp's converter does not write, or writes later.
+    pub(crate) without: &'static [&'static str],
     /// Defaults of absent config fields per model type; the first are those of unknown model types.
     pub(crate) defaults: &'static [Defaults],
     /// Checks settings that only this architecture has.
@@ -36,6 +38,10 @@ pub(crate) struct HfArch {
     pub(crate) ranks_pre: Option<&'static str>,
     /// Classes whose MTP heads llama.cpp's converter leaves out.
     pub(crate) headless_classes: &'static [&'static str],
+    /// False if attention has no positions, so that absent RoPE parameters have no defaults.
+    pub(crate) has_positions: bool,
+    /// Returns true if a config is of this architecture and not of another with the same class.
+    pub(crate) matches: fn(&HfConfig) -> bool,
 }
 
 impl HfArch {
@@ -43,6 +49,7 @@ impl HfArch {
     pub(super) const PLAIN: HfArch = HfArch {
         name: "",
         keys: &[],
+        without: &[],
         defaults: &[],
         check: |_| Ok(()),
         sharded: &[],
@@ -51,6 +58,8 @@ impl HfArch {
         llama_vocab_rules: false,
         ranks_pre: None,
         headless_classes: &[],
+        has_positions: true,
+        matches: |_| true,
     };
 }
 
@@ -147,10 +156,11 @@ impl Key {
 pub(crate) fn metadata(model: &Model<'_>) -> Result<Metadata, Error> {
     let arch = model.arch;
     let mut metadata = Metadata::new();
-    for key in COMMON
+    let hf_arch = model.hf_arch;
+    let common = COMMON
         .iter()
-        .chain(model.hf_arch.keys.iter().copied().flatten())
-    {
+        .filter(|key| !hf_arch.without.contains(&key.name));
+    for key in common.chain(hf_arch.keys.iter().copied().flatten()) {
         if let Some(value) = key.value(model)? {
             let name = match key.name {
                 keys::FILE_TYPE => keys::FILE_TYPE.to_owned(),
@@ -227,6 +237,10 @@ const COMMON: &[Key] = &[
     }),
     computed(keys::RMS_EPSILON, |m| {
         float(m.config.fields.f64(&["rms_norm_eps", "norm_eps"])?)
+    }),
+    computed(keys::LAYER_NORM_EPSILON, |m| {
+        let fields = ["layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"];
+        float(m.config.fields.f64(&fields)?)
     }),
     u32_key(
         keys::EXPERT_COUNT,

@@ -12,6 +12,7 @@ mod gpt_oss;
 mod keys;
 mod llama;
 mod mimo2;
+mod nemotron_h;
 mod qwen2;
 mod qwen3;
 mod qwen35;
@@ -44,6 +45,8 @@ static ARCHS: &[HfArch] = &[
     gpt_oss::GPT_OSS,
     step35::STEP35,
     mimo2::MIMO2,
+    nemotron_h::NEMOTRON_H,
+    nemotron_h::NEMOTRON_H_MOE,
     eagle3::EAGLE3,
     dflash::DFLASH,
     gemma4::GEMMA4_ASSISTANT,
@@ -67,7 +70,7 @@ pub(crate) fn fill_defaults(hf_arch: &HfArch, config: &mut HfConfig) -> Option<N
     };
     let known = types.into_iter().flatten().find_map(find);
     let defaults = known.or_else(|| hf_arch.defaults.first())?;
-    defaults::fill(config, defaults)
+    defaults::fill(config, defaults, hf_arch.has_positions)
 }
 
 #[cfg(test)]

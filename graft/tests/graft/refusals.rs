@@ -178,8 +178,8 @@ fn nothing_to_split() {
     assert_eq!(
         message(&llama),
         "input: architecture llama has no MTP head (known with one: qwen3next, qwen35, qwen35moe, \
-         glm4moe, deepseek2, step35, mimo2, deepseek4, deepseek32, glm-dsa, qwen4exp, glm5-next, \
-         nemotron_h_moe, hy_v3, cohere2moe, bailingmoe3, exaone-moe, dots3note)"
+         glm4moe, deepseek2, step35, mimo2, nemotron_h_moe, deepseek4, deepseek32, glm-dsa, qwen4exp, \
+         glm5-next, hy_v3, cohere2moe, bailingmoe3, exaone-moe, dots3note)"
     );
     let mut minimax = target();
     minimax.metadata = renamed(&minimax.metadata, "minimax-m2");

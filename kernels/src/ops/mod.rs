@@ -13,11 +13,12 @@ pub(crate) mod moe;
 pub(crate) mod norm;
 pub(crate) mod rope;
 pub(crate) mod rows;
+pub(crate) mod state_space;
 
 use crate::cuda::source::Source;
 
 /// The CUDA source files of all operations.
-pub(crate) static CUDA_SOURCES: [Source; 13] = [
+pub(crate) static CUDA_SOURCES: [Source; 14] = [
     attention::cuda::SOURCE,
     cache::cuda::SOURCE,
     causal_conv::cuda::SOURCE,
@@ -31,4 +32,5 @@ pub(crate) static CUDA_SOURCES: [Source; 13] = [
     norm::cuda::SOURCE,
     rope::cuda::SOURCE,
     rows::cuda::SOURCE,
+    state_space::cuda::SOURCE,
 ];

@@ -2,7 +2,7 @@
 
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
-    HeadOrder, Rope, RopeLayout, Routing,
+    HeadOrder, Rope, RopeLayout, Routing, StateSpaceShape,
 };
 use kernels::cuda::source::headers;
 use kernels::types::{codec, codecs};
@@ -13,7 +13,7 @@ use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, w
 use crate::emulated::Order;
 use crate::interpreted::{Interpreted, Texts};
 use crate::moe::{experts, heads, sigmoid_mul_rows};
-use crate::recurrent::{causal_conv, gated_delta_rule};
+use crate::recurrent::{causal_conv, gated_delta_rule, state_space};
 use crate::{Case, Run};
 
 /// Allowed error relative to the terms of a sum, if the kernel only adds and multiplies: some units of
@@ -73,10 +73,13 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
     // More activations than fit the L2 cache.
     cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
     // A longer row than CUDA kernels hold at once.
-    cases.push(rms_norm(&mut random, 2, 8229));
+    cases.push(rms_norm(&mut random, 2, 1, 8229));
+    cases.push(layer_norm(&mut random, 2, 8229));
     cases.push(l2_norm(&mut random, 2, 8229));
     for (n, dim) in [(1, 1), (3, 31), (4, 257), (70, 1024)] {
-        cases.push(rms_norm(&mut random, n, dim));
+        cases.push(rms_norm(&mut random, n, 1, dim));
+        cases.push(rms_norm(&mut random, n, 3, dim));
+        cases.push(layer_norm(&mut random, n, dim));
         cases.push(l2_norm(&mut random, n, dim));
         cases.extend(elementwise(&mut random, n, dim));
         cases.push(add_bias(&mut random, n, dim));
@@ -143,7 +146,29 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
         }
     }
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
-        cases.push(causal_conv(&mut random, n, len, n_channel, kernel));
+        for with_bias in [false, true] {
+            cases.push(causal_conv(
+                &mut random,
+                n,
+                len,
+                [n_channel, kernel],
+                with_bias,
+            ));
+        }
+    }
+    for (n, len, n_head, head_dim, n_group, state_dim) in [
+        (1, 1, 1, 1, 1, 1),
+        (3, 6, 4, 33, 2, 16),
+        (2, 9, 6, 100, 3, 7),
+        (4, 4, 2, 64, 1, 128),
+    ] {
+        let shape = StateSpaceShape {
+            n_head,
+            head_dim,
+            n_group,
+            state_dim,
+        };
+        cases.push(state_space(&mut random, n, len, shape));
     }
     for (n, len, n_head_k, n_head_v, head_dim_k, head_dim_v, order) in [
         (1, 1, 1, 1, 1, 1, HeadOrder::Tiled),
@@ -261,30 +286,62 @@ fn embed<B: Backend + 'static>(
     }
 }
 
-fn rms_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+/// Rows of `n_weight` parts, each with its own row of the weight.
+fn rms_norm<B: Backend + 'static>(
+    random: &mut Random,
+    n: usize,
+    n_weight: usize,
+    dim: usize,
+) -> Case<B> {
     const EPS: f32 = 1e-6;
+    let (data, w) = weight(random, DType::F32, n_weight, dim);
+    let width = n_weight * dim;
+    let x = random.rows(n, width);
+    let part = |(x, w): (&[f32], &[f32])| -> Vec<f64> {
+        let x = f64_row(x);
+        let scale = (dot(&x, &x) / dim as f64 + f64::from(EPS)).sqrt().recip();
+        let pairs = x.iter().zip(w);
+        pairs.map(|(x, w)| x * scale * f64::from(*w)).collect()
+    };
+    let row = |x: &Vec<f32>| {
+        let parts = x.chunks_exact(dim).zip(w.chunks_exact(dim));
+        parts.flat_map(part).collect()
+    };
+    Case {
+        name: format!("rms_norm {n} x {n_weight} x {dim}"),
+        tolerance: SUM_TOLERANCE,
+        expected: x.iter().map(row).collect(),
+        run: Box::new(move |backend, items| {
+            let w = load(backend, &data);
+            let x = upload(backend, &pick(&x, items));
+            let mut out = backend.buffer(items.len() * width);
+            backend.rms_norm(&x, &w, EPS, items.len() * n_weight, &mut out);
+            download(backend, &out, items.len(), width)
+        }),
+    }
+}
+
+fn layer_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
+    const EPS: f32 = 1e-5;
     let (data, w) = weight(random, DType::F32, 1, dim);
     let x = random.rows(n, dim);
-    let expected = x
-        .iter()
-        .map(|x| {
-            let x = f64_row(x);
-            let scale = (dot(&x, &x) / dim as f64 + f64::from(EPS)).sqrt().recip();
-            x.iter()
-                .zip(&w)
-                .map(|(x, w)| x * scale * f64::from(*w))
-                .collect()
-        })
-        .collect();
+    let row = |x: &Vec<f32>| {
+        let x = f64_row(x);
+        let mean = x.iter().sum::<f64>() / dim as f64;
+        let x: Vec<f64> = x.iter().map(|x| x - mean).collect();
+        let scale = (dot(&x, &x) / dim as f64 + f64::from(EPS)).sqrt().recip();
+        let pairs = x.iter().zip(&w);
+        pairs.map(|(x, w)| x * scale * f64::from(*w)).collect()
+    };
     Case {
-        name: format!("rms_norm {n} x {dim}"),
+        name: format!("layer_norm {n} x {dim}"),
         tolerance: SUM_TOLERANCE,
-        expected,
+        expected: x.iter().map(row).collect(),
         run: Box::new(move |backend, items| {
             let w = load(backend, &data);
             let x = upload(backend, &pick(&x, items));
             let mut out = backend.buffer(items.len() * dim);
-            backend.rms_norm(&x, &w, EPS, items.len(), &mut out);
+            backend.layer_norm(&x, &w, EPS, items.len(), &mut out);
             download(backend, &out, items.len(), dim)
         }),
     }
@@ -351,6 +408,11 @@ fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) 
             let x = x.min(7.0);
             x / (1.0 + (-1.702 * x).exp()) * (y.clamp(-7.0, 7.0) + 1.0)
         }),
+        case(
+            "relu_squared",
+            |b, x, _, len| b.relu_squared(x, len),
+            |x, _| x.max(0.0).powi(2),
+        ),
         case(
             "scale",
             |b, x, _, len| b.scale(x, 1.75, len),

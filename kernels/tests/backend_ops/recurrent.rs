@@ -1,6 +1,8 @@
 //! Recurrent operations. Their items are whole sequences.
 
-use kernels::backend::{Backend, DeltaInput, DeltaShape, HeadOrder, Step};
+use kernels::backend::{
+    Backend, DeltaInput, DeltaShape, HeadOrder, StateSpaceInput, StateSpaceShape, Step,
+};
 use schemas::gguf::DType;
 
 use crate::Case;
@@ -57,16 +59,21 @@ pub(crate) fn causal_conv<B: Backend + 'static>(
     random: &mut Random,
     n: usize,
     len: usize,
-    n_channel: usize,
-    kernel: usize,
+    [n_channel, kernel]: [usize; 2],
+    with_bias: bool,
 ) -> Case<B> {
     let (data, w) = weight(random, DType::F32, n_channel, kernel);
+    let (bias_data, bias) = weight(random, DType::F32, 1, n_channel);
+    let bias_of = |channel: usize| match with_bias {
+        true => f64::from(bias[channel]),
+        false => 0.0,
+    };
     let x: Vec<Vec<Vec<f32>>> = (0..n).map(|_| random.rows(len, n_channel)).collect();
     let formula = |x: &Vec<Vec<f32>>| {
         let mut out = Vec::new();
         for token in 0..len {
             for channel in 0..n_channel {
-                let mut sum = 0.0;
+                let mut sum = bias_of(channel);
                 for back in 0..kernel.min(token + 1) {
                     let tap = w[channel * kernel + kernel - 1 - back];
                     sum += f64::from(tap) * f64::from(x[token - back][channel]);
@@ -77,7 +84,7 @@ pub(crate) fn causal_conv<B: Backend + 'static>(
         out
     };
     Case {
-        name: format!("causal_conv {n} x {len} x {n_channel}, kernel {kernel}"),
+        name: format!("causal_conv {n} x {len} x {n_channel}, kernel {kernel}, bias {with_bias}"),
         tolerance: FUNCTION_TOLERANCE,
         expected: x.iter().map(formula).collect(),
         run: Box::new(move |backend, items| {
@@ -86,7 +93,9 @@ pub(crate) fn causal_conv<B: Backend + 'static>(
             let n_row = items.len() * len;
             let mut state = backend.buffer(items.len() * N_SLOT * (kernel - 1) * n_channel);
             let mut out = backend.buffer(n_row * n_channel);
-            backend.causal_conv(&input, &w, &steps(items.len(), len), &mut state, &mut out);
+            let bias = with_bias.then(|| load(backend, &bias_data));
+            let steps = steps(items.len(), len);
+            backend.causal_conv(&input, &w, bias.as_ref(), &steps, &mut state, &mut out);
             per_sequence(download(backend, &out, n_row, n_channel), items.len())
         }),
     }
@@ -190,6 +199,76 @@ pub(crate) fn gated_delta_rule<B: Backend + 'static>(
                 download(backend, &out, n_row, n_head_v * head_dim_v),
                 items.len(),
             )
+        }),
+    }
+}
+
+pub(crate) fn state_space<B: Backend + 'static>(
+    random: &mut Random,
+    n: usize,
+    len: usize,
+    shape: StateSpaceShape,
+) -> Case<B> {
+    let StateSpaceShape {
+        n_head,
+        head_dim,
+        n_group,
+        state_dim,
+    } = shape;
+    let inner = n_head * head_dim;
+    let (dt_bias_data, dt_bias) = weight(random, DType::F32, 1, n_head);
+    // As in files: one row for each head.
+    let (a_data, a) = weight(random, DType::F32, n_head, 1);
+    let (d_data, d) = weight(random, DType::F32, n_head, 1);
+    let mixed: Vec<_> = (0..n)
+        .map(|_| random.rows(len, shape.n_channel()))
+        .collect();
+    let dt: Vec<_> = (0..n).map(|_| random.rows(len, n_head)).collect();
+    let formula = |item: usize| {
+        let mut out = vec![0.0; len * inner];
+        for head in 0..n_head {
+            let mut state = vec![vec![0.0f64; state_dim]; head_dim];
+            let at_b = inner + head * n_group / n_head * state_dim;
+            let at_c = at_b + n_group * state_dim;
+            for token in 0..len {
+                let mixed = f64_row(&mixed[item][token]);
+                let (b, c) = (&mixed[at_b..][..state_dim], &mixed[at_c..][..state_dim]);
+                let dt = f64::from(dt[item][token][head]) + f64::from(dt_bias[head]);
+                let delta = dt.exp().ln_1p();
+                let decay = (delta * f64::from(a[head])).exp();
+                for (column, row) in state.iter_mut().enumerate() {
+                    let at = head * head_dim + column;
+                    let x = mixed[at];
+                    for (state, b) in row.iter_mut().zip(b) {
+                        *state = decay * *state + delta * x * b;
+                    }
+                    out[token * inner + at] = dot(row, c) + f64::from(d[head]) * x;
+                }
+            }
+        }
+        out
+    };
+    Case {
+        name: format!("state_space {n} x {len}, {shape:?}"),
+        tolerance: FUNCTION_TOLERANCE,
+        expected: (0..n).map(formula).collect(),
+        run: Box::new(move |backend, items| {
+            let [mixed, dt] = [&mixed, &dt].map(|rows| upload(backend, &interleave(rows, items)));
+            let [dt_bias, a, d] = [&dt_bias_data, &a_data, &d_data].map(|data| load(backend, data));
+            let n_row = items.len() * len;
+            let slot_len = n_head * shape.state_len();
+            let mut state = backend.buffer(items.len() * N_SLOT * slot_len);
+            let mut out = backend.buffer(n_row * inner);
+            let input = StateSpaceInput {
+                mixed: &mixed,
+                dt: &dt,
+                dt_bias: &dt_bias,
+                a: &a,
+                d: &d,
+            };
+            let steps = steps(items.len(), len);
+            backend.state_space(&shape, input, &steps, &mut state, &mut out);
+            per_sequence(download(backend, &out, n_row, inner), items.len())
         }),
     }
 }

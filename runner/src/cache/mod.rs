@@ -24,6 +24,8 @@ pub enum LayerCache<B: Backend> {
     Kv(Kv<B>),
     /// States after the last positions.
     Recurrent(Recurrent<B>),
+    /// Nothing: the layer is a feed-forward network.
+    Empty,
 }
 
 /// Size of a cache.
@@ -112,14 +114,18 @@ impl CacheBytes {
         let n_seq = config.n_seq as u128;
         let mut bytes = CacheBytes::default();
         for block in blocks {
-            if is_recurrent(hparams, block) {
-                let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
-                bytes.states += state;
-                bytes.rollback += state * config.n_rollback as u128;
-                bytes.checkpoint += state;
-            } else {
-                let shapes = Kv::<B>::shapes(hparams, block, config.types, n_rows)?;
-                bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
+            match kind(hparams, block) {
+                LayerKind::Recurrent => {
+                    let state = n_seq * Recurrent::<B>::slot_len(hparams) as u128 * float;
+                    bytes.states += state;
+                    bytes.rollback += state * config.n_rollback as u128;
+                    bytes.checkpoint += state;
+                }
+                LayerKind::Attention | LayerKind::Mtp => {
+                    let shapes = Kv::<B>::shapes(hparams, block, config.types, n_rows)?;
+                    bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
+                }
+                LayerKind::FeedForward => {}
             }
         }
         Ok(bytes)
@@ -131,8 +137,8 @@ impl CacheBytes {
     }
 }
 
-fn is_recurrent(hparams: &Hparams, block: u32) -> bool {
-    hparams.layers[block as usize] == LayerKind::Recurrent
+fn kind(hparams: &Hparams, block: u32) -> LayerKind {
+    hparams.layers[block as usize]
 }
 
 /// The caches of all layers, for all sequences.
@@ -214,18 +220,20 @@ impl<B: Backend> Cache<B> {
         let n_rows = n_seq.saturating_mul(n_ctx);
         let need_bytes = CacheBytes::of::<B>(hparams, blocks.clone(), config)?.total();
         config.check_memory(need_bytes, backend.free_bytes().unwrap_or(u64::MAX))?;
-        let layer = |block| match is_recurrent(hparams, block) {
-            true => Ok(LayerCache::Recurrent(Recurrent::new(
+        let layer = |block| match kind(hparams, block) {
+            LayerKind::Recurrent => Ok(LayerCache::Recurrent(Recurrent::new(
                 backend,
                 hparams,
                 slots as usize,
             ))),
-            false => {
+            LayerKind::Attention | LayerKind::Mtp => {
                 let shapes = Kv::<B>::shapes(hparams, block, types, n_rows)?;
                 Ok(LayerCache::Kv(Kv::new(backend, &shapes)))
             }
+            LayerKind::FeedForward => Ok(LayerCache::Empty),
         };
-        let has_recurrent = blocks.clone().any(|block| is_recurrent(hparams, block));
+        let is_recurrent = |block| kind(hparams, block) == LayerKind::Recurrent;
+        let has_recurrent = blocks.clone().any(is_recurrent);
         let layers = blocks.map(layer).collect::<Result<_, ModelError>>()?;
         Ok(Cache {
             config,
@@ -347,6 +355,7 @@ impl<B: Backend> Cache<B> {
                     let rows = row(from, source.start)..row(from, held);
                     kv.copy(backend, rows, row(to, source.start));
                 }
+                LayerCache::Empty => {}
             }
         }
     }

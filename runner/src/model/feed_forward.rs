@@ -44,15 +44,22 @@ pub(super) enum Activation {
     Gelu,
     /// The activation of gpt-oss, which clamps both factors.
     ClampedSilu,
+    /// `max(x, 0)^2`, in networks without a gate.
+    ReluSquared,
 }
 
 impl Activation {
-    /// Computes `gate = activation(gate) * up`.
+    fn has_gate(self) -> bool {
+        self != Activation::ReluSquared
+    }
+
+    /// Computes `gate = activation(gate) * up`; without a gate, `gate` is the result of `up`.
     fn apply<B: Backend>(self, backend: &B, gate: &mut B::Buffer, up: &B::Buffer, len: usize) {
         match self {
             Activation::Silu => backend.silu_mul(gate, up, len),
             Activation::Gelu => backend.gelu_mul(gate, up, len),
             Activation::ClampedSilu => backend.clamped_silu_mul(gate, up, len),
+            Activation::ReluSquared => backend.relu_squared(gate, len),
         }
     }
 }
@@ -176,9 +183,10 @@ impl<B: Backend> Branches<B> {
     }
 }
 
-/// `down (activation (gate x) * up x)`.
+/// `down (activation (gate x) * up x)`, or `down (activation (up x))`.
 struct Gated<B: Backend> {
-    gate: Matrix<B>,
+    /// None if the activation has no gate.
+    gate: Option<Matrix<B>>,
     up: Matrix<B>,
     down: Matrix<B>,
     activation: Activation,
@@ -195,7 +203,10 @@ impl<B: Backend> Gated<B> {
     ) -> Result<Gated<B>, ModelError> {
         let mut need = |name: &str| weights.need_matrix(&format!("{name}{suffix}.weight"));
         Ok(Gated {
-            gate: need("ffn_gate")?,
+            gate: match activation.has_gate() {
+                true => Some(need("ffn_gate")?),
+                false => None,
+            },
             up: need("ffn_up")?,
             down: need("ffn_down")?,
             activation,
@@ -205,8 +216,12 @@ impl<B: Backend> Gated<B> {
 
     /// Computes `s.ffn_out` from `s.normed`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
-        self.gate.multiply(backend, &s.normed, n, &mut s.ffn_gate);
-        self.up.multiply(backend, &s.normed, n, &mut s.ffn_up);
+        if let Some(gate) = &self.gate {
+            gate.multiply(backend, &s.normed, n, &mut s.ffn_gate);
+            self.up.multiply(backend, &s.normed, n, &mut s.ffn_up);
+        } else {
+            self.up.multiply(backend, &s.normed, n, &mut s.ffn_gate);
+        }
         let len = n * self.n_ff;
         (self.activation).apply(backend, &mut s.ffn_gate, &s.ffn_up, len);
         self.down.multiply(backend, &s.ffn_gate, n, &mut s.ffn_out);
@@ -219,14 +234,19 @@ struct Experts<B: Backend> {
     /// Added to the router's scores when experts are chosen.
     bias: Option<B::Weight>,
     routing: Routing,
-    gate: Stack<B>,
+    /// None if the activation has no gate.
+    gate: Option<Stack<B>>,
     up: Stack<B>,
     down: Stack<B>,
     /// Factors on the outputs of experts: (n_expert)
     down_scale: Option<B::Weight>,
     shared: Option<Shared<B>>,
+    /// Projections to the width of the experts' inputs and outputs and back, if it is another.
+    latent: Option<[Matrix<B>; 2]>,
     activation: Activation,
     n_ff: usize,
+    /// Width of the experts' outputs.
+    n_out: usize,
     n_embd: usize,
 }
 
@@ -292,11 +312,21 @@ impl<B: Backend> Experts<B> {
             }),
         };
         let (gate, up) = match weights.get_expert_halves("ffn_gate_up_exps.weight")? {
-            Some([gate, up]) => (Stack::without_bias(gate), Stack::without_bias(up)),
+            Some([gate, up]) => (Some(Stack::without_bias(gate)), Stack::without_bias(up)),
             None => (
-                Stack::load(weights, "ffn_gate_exps")?,
+                match activation.has_gate() {
+                    true => Some(Stack::load(weights, "ffn_gate_exps")?),
+                    false => None,
+                },
                 Stack::load(weights, "ffn_up_exps")?,
             ),
+        };
+        let latent = match experts.n_latent {
+            0 => None,
+            _ => Some([
+                weights.need_matrix("ffn_latent_down.weight")?,
+                weights.need_matrix("ffn_latent_up.weight")?,
+            ]),
         };
         Ok(Experts {
             router: Projection::load(weights, "ffn_gate_inp")?,
@@ -318,8 +348,13 @@ impl<B: Backend> Experts<B> {
             down: Stack::load(weights, "ffn_down_exps")?,
             down_scale: weights.get("ffn_down_exps.scale")?,
             shared,
+            latent,
             activation,
             n_ff: experts.n_ff as usize,
+            n_out: match experts.n_latent {
+                0 => hparams.n_embd as usize,
+                n_latent => n_latent as usize,
+            },
             n_embd: hparams.n_embd as usize,
         })
     }
@@ -336,22 +371,42 @@ impl<B: Backend> Experts<B> {
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
         let per_row = ExpertInput::PerRow;
-        let (gate, up) = (&mut e.gate, &mut e.up);
-        (self.gate).forward(backend, &e.routes, &s.normed, per_row, n, gate);
-        (self.up).forward(backend, &e.routes, &s.normed, per_row, n, up);
+        let (hidden, up) = (&mut e.gate, &mut e.up);
+        let input = match &self.latent {
+            Some([to_latent, _]) => {
+                to_latent.multiply(backend, &s.normed, n, &mut e.latent);
+                &e.latent
+            }
+            None => &s.normed,
+        };
+        if let Some(gate) = &self.gate {
+            gate.forward(backend, &e.routes, input, per_row, n, hidden);
+            (self.up).forward(backend, &e.routes, input, per_row, n, up);
+        } else {
+            (self.up).forward(backend, &e.routes, input, per_row, n, hidden);
+        }
         let n_slot = n * self.routing.n_used;
         let len = n_slot * self.n_ff;
         (self.activation).apply(backend, &mut e.gate, &e.up, len);
         let per_expert = ExpertInput::PerExpert;
         (self.down).forward(backend, &e.routes, &e.gate, per_expert, n, &mut e.down);
         if let Some(scale) = &self.down_scale {
-            backend.scale_experts(&mut e.down, scale, &e.routes, self.n_embd, n);
+            backend.scale_experts(&mut e.down, scale, &e.routes, self.n_out, n);
+        }
+        let sum = match self.shared {
+            Some(_) => &mut e.sum,
+            None => &mut s.ffn_out,
+        };
+        match &self.latent {
+            Some([_, from_latent]) => {
+                backend.combine_experts(&e.routes, &e.down, self.n_out, n, &mut e.latent);
+                from_latent.multiply(backend, &e.latent, n, sum);
+            }
+            None => backend.combine_experts(&e.routes, &e.down, self.n_out, n, sum),
         }
         let Some(shared) = &self.shared else {
-            backend.combine_experts(&e.routes, &e.down, self.n_embd, n, &mut s.ffn_out);
             return;
         };
-        backend.combine_experts(&e.routes, &e.down, self.n_embd, n, &mut e.sum);
         shared.network.forward(backend, n, s);
         let e = &mut s.experts;
         if let Some(gate) = &shared.gate {

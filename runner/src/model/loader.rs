@@ -443,6 +443,8 @@ fn mtp_head<B: Backend>(weights: &mut Weights<'_, B>, block: u32) -> Result<Mode
     };
     let mut model = finish(weights, input, block..block + 1, norm, head)?;
     model.tokens = tokens;
+    let mtp = weights.hparams.arch.mtp.as_ref();
+    model.centered_norm = mtp.is_some_and(|mtp| mtp.centered_norm);
     Ok(model)
 }
 
@@ -475,6 +477,7 @@ fn finish<B: Backend>(
         input,
         layers,
         norm,
+        centered_norm: false,
         head,
         chained: Vec::new(),
         assistant: None,

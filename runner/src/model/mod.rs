@@ -20,6 +20,7 @@ mod llama;
 mod loader;
 mod matrix;
 mod mimo2;
+mod nemotron_h;
 mod projection;
 mod qwen2;
 mod qwen3;
@@ -72,6 +73,7 @@ fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
         "gpt-oss" => Some(gpt_oss::load),
         "llama" => Some(llama::load),
         "mimo2" => Some(mimo2::load),
+        "nemotron_h" | "nemotron_h_moe" => Some(nemotron_h::load),
         "qwen2" => Some(qwen2::load),
         "qwen3" | "qwen3moe" => Some(qwen3::load),
         "qwen3next" => Some(qwen3next::load),
@@ -100,6 +102,8 @@ pub struct Model<B: Backend> {
     layers: Vec<Box<dyn Layer<B>>>,
     /// The final norm: (n_embd).
     norm: B::Weight,
+    /// True if the final norm subtracts the mean.
+    centered_norm: bool,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
     head: Arc<Matrix<B>>,
     /// Index of each layer's cache.
@@ -262,6 +266,7 @@ impl<B: Backend> Model<B> {
             LayerKind::Recurrent => {
                 n * (ssm.n_channel() * ssm.conv_kernel + 3 * ssm.inner_size * ssm.state_size)
             }
+            LayerKind::FeedForward => 0,
         });
         n * self.multiply_adds + with_cache.sum::<u64>()
     }
@@ -326,7 +331,13 @@ impl<B: Backend> Model<B> {
             });
         }
         self.tap(backend, self.layers.len(), n, s);
-        backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
+        match self.centered_norm {
+            true => {
+                let eps = self.hparams.layer_norm_eps;
+                backend.layer_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
+            }
+            false => backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden),
+        }
         if let Some(assistant) = &self.assistant {
             let projection = &assistant.projection;
             projection.multiply(backend, &s.hidden, n, &mut s.lent);

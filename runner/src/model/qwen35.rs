@@ -10,7 +10,7 @@ use crate::error::ModelError;
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
-use super::scratch::DeltaScratch;
+use super::scratch::RecurrentScratch;
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -78,6 +78,7 @@ pub(super) fn load_with<B: Backend>(
     match weights.kind() {
         LayerKind::Recurrent => Ok(Box::new(GatedDeltaNet::load(weights, order)?)),
         LayerKind::Attention | LayerKind::Mtp => Ok(Box::new(GatedAttention::load(weights)?)),
+        LayerKind::FeedForward => unreachable!("blocks of this family have two parts"),
     }
 }
 
@@ -159,7 +160,7 @@ impl<B: Backend> Gates<B> {
         x: &B::Buffer,
         n: usize,
         shape: &DeltaShape,
-        d: &mut DeltaScratch<B>,
+        d: &mut RecurrentScratch<B>,
     ) {
         match self {
             Gates::Apart { alpha, beta } => {
@@ -219,7 +220,7 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
             unreachable!("a delta net layer is loaded with a recurrent cache")
         };
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
-        let (d, steps) = (&mut s.delta, &pass.places.steps);
+        let (d, steps) = (&mut s.recurrent, &pass.places.steps);
         let DeltaShape {
             n_head_k,
             n_head_v,
@@ -234,7 +235,14 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
         self.z.multiply(backend, &s.normed, n, &mut d.z);
         self.gates.forward(backend, &s.normed, n, &self.shape, d);
 
-        backend.causal_conv(&d.qkv, &self.conv, steps, &mut state.conv, &mut d.mixed);
+        backend.causal_conv(
+            &d.qkv,
+            &self.conv,
+            None,
+            steps,
+            &mut state.conv,
+            &mut d.mixed,
+        );
         let whole = |width| Columns {
             stride: width,
             offset: 0,
@@ -272,7 +280,7 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
             dt_bias: &self.dt_bias,
             a: &self.a,
         };
-        backend.gated_delta_rule(&self.shape, input, steps, &mut state.delta, &mut d.out);
+        backend.gated_delta_rule(&self.shape, input, steps, &mut state.states, &mut d.out);
         backend.rms_norm(
             &d.out,
             &self.head_norm,

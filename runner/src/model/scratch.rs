@@ -60,7 +60,7 @@ pub struct Scratch<M: Memory> {
     pub(super) joined: M::Floats,
     /// Inputs of the tapped layers, concatenated: (n, n_tap * n_embd)
     pub features: M::Floats,
-    pub(super) delta: DeltaScratch<M>,
+    pub(super) recurrent: RecurrentScratch<M>,
     pub(super) mla: MlaScratch<M>,
     pub(super) conv: ConvScratch<M>,
     pub(super) selector: SelectorScratch<M>,
@@ -108,12 +108,14 @@ pub(super) struct ExpertScratch<M: Memory> {
     pub(super) dense: M::Floats,
     /// Sum over the chosen experts: (n, n_embd)
     pub(super) sum: M::Floats,
+    /// Input of the experts, and the sum of their outputs, if they have another width: (n, n_latent)
+    pub(super) latent: M::Floats,
     /// Weight of the shared expert: (n)
     pub(super) shared_gate: M::Floats,
 }
 
-/// Activations of a gated delta net layer.
-pub(super) struct DeltaScratch<M: Memory> {
+/// Activations of a recurrent layer: of a gated delta net, or the same in a Mamba-2 layer.
+pub(super) struct RecurrentScratch<M: Memory> {
     /// Packed projections before the convolution: (n, n_channel)
     pub(super) qkv: M::Floats,
     /// Packed projections after the convolution: (n, n_channel)
@@ -128,7 +130,7 @@ pub(super) struct DeltaScratch<M: Memory> {
     pub(super) z: M::Floats,
     /// Decay and strength from one projection, if the layer has only one: (n, 2 * n_head_v)
     pub(super) gates: M::Floats,
-    /// (n, n_head_v)
+    /// Decay input, or time step: (n, n_head_v)
     pub(super) alpha: M::Floats,
     /// (n, n_head_v)
     pub(super) beta: M::Floats,
@@ -155,6 +157,10 @@ impl<M: Memory> Scratch<M> {
         let per_layer = hparams.n_embd_per_layer;
         let all_layers = per_layer * u64::from(hparams.n_layer);
         let (experts, ssm) = (&hparams.experts, &hparams.ssm);
+        let of_delta_net = |width| match hparams.arch.blocks.single_part {
+            true => 0,
+            false => width,
+        };
         // A dense block and the shared expert use the same buffer, one after the other.
         let n_ff = hparams.n_ff.max(experts.n_ff_shared);
         let n_used = experts.n_used;
@@ -183,12 +189,13 @@ impl<M: Memory> Scratch<M> {
                 routes: memory.expert_routes(n_batch, n_used as usize),
                 gate: rows(n_used * experts.n_ff),
                 up: rows(n_used * experts.n_ff),
-                down: rows(n_used * hparams.n_embd),
+                down: rows(n_used * hparams.n_embd.max(experts.n_latent)),
                 dense: rows(match hparams.arch.blocks.dense_beside_experts {
                     true => hparams.n_embd,
                     false => 0,
                 }),
                 sum: rows(hparams.n_embd),
+                latent: rows(experts.n_latent),
                 shared_gate: rows(1),
             },
             per_layer: PerLayerScratch {
@@ -205,16 +212,16 @@ impl<M: Memory> Scratch<M> {
             lent: rows(n_embd_target),
             joined: rows((hparams.n_embd + hparams.n_embd.max(markov_rank)).max(2 * n_embd_target)),
             features: rows(shape.n_tap as u64 * hparams.n_embd),
-            delta: DeltaScratch {
+            recurrent: RecurrentScratch {
                 qkv: rows(ssm.n_channel()),
                 mixed: rows(ssm.n_channel()),
-                q: rows(ssm.key_dim()),
-                k: rows(ssm.key_dim()),
-                v: rows(ssm.inner_size),
+                q: rows(of_delta_net(ssm.key_dim())),
+                k: rows(of_delta_net(ssm.key_dim())),
+                v: rows(of_delta_net(ssm.inner_size)),
                 z: rows(ssm.inner_size),
-                gates: rows(2 * ssm.time_step_rank),
+                gates: rows(of_delta_net(2 * ssm.time_step_rank)),
                 alpha: rows(ssm.time_step_rank),
-                beta: rows(ssm.time_step_rank),
+                beta: rows(of_delta_net(ssm.time_step_rank)),
                 out: rows(ssm.inner_size),
                 normed: rows(ssm.inner_size),
             },

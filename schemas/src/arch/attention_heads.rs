@@ -71,10 +71,13 @@ impl Reader<'_> {
                 expected: n_block,
             });
         }
-        let range = 1..=MAX_DIM;
+        // Blocks without attention have no KV heads, those without a network no width.
+        let may_be_zero = self.arch.blocks.single_part && suffix != keys::HEAD_COUNT;
+        let min = u64::from(!may_be_zero);
+        let range = min..=MAX_DIM;
         let counts = counts.into_iter().map(|count| match u64::from(count) {
             count if range.contains(&count) => Ok(count),
-            count => Err(self.range(suffix, count, format!("1 to {MAX_DIM}"))),
+            count => Err(self.range(suffix, count, format!("{min} to {MAX_DIM}"))),
         });
         counts.collect()
     }
@@ -85,7 +88,7 @@ impl Reader<'_> {
         let kv_counts = self.block_counts(keys::HEAD_COUNT_KV, &counts, n_block)?;
         let mut blocks = Vec::with_capacity(counts.len());
         for (n_head, n_head_kv) in counts.into_iter().zip(kv_counts) {
-            if !n_head.is_multiple_of(n_head_kv) {
+            if n_head_kv > 0 && !n_head.is_multiple_of(n_head_kv) {
                 let expected = format!("a divisor of the {n_head} heads");
                 return Err(self.range(keys::HEAD_COUNT_KV, n_head_kv, expected));
             }
@@ -93,7 +96,10 @@ impl Reader<'_> {
         }
         let first = blocks[0];
         let head_dim = self.optional(keys::KEY_LENGTH, n_embd / first.n_head)?;
-        let n_rot = self.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?;
+        let n_rot = match self.arch.blocks.single_part {
+            true => 0,
+            false => self.optional(keys::ROPE_DIMENSION_COUNT, head_dim)?,
+        };
         let unit = if self.arch.blocks.half_rotation { 4 } else { 2 };
         if head_dim == 0 || n_rot > head_dim || !n_rot.is_multiple_of(unit) {
             let kind = if unit == 2 {

@@ -372,28 +372,6 @@ static LISTED: &[HeadSpec] = &[
         ..HeadSpec::LISTED
     },
     HeadSpec {
-        arch: "nemotron_h_moe",
-        uneven: true,
-        tensors: Tensors::Listed(&[
-            // One block has the attention and the experts, which are two layers in the trunk.
-            FUSION,
-            &[norm(SHARED_HEAD_NORM), norm("post_attention_norm.weight")],
-            ATTENTION,
-            &[
-                optional("attn_output.bias"),
-                layer(ROUTER),
-                layer("ffn_up_exps.weight"),
-                layer("ffn_down_exps.weight"),
-                layer("ffn_up_shexp.weight"),
-                layer("ffn_down_shexp.weight"),
-                optional("ffn_latent_down.weight"),
-                optional("ffn_latent_up.weight"),
-            ],
-            CHOICE_BIAS,
-        ]),
-        ..HeadSpec::LISTED
-    },
-    HeadSpec {
         arch: "hy_v3",
         max_heads: None,
         tensors: Tensors::Listed(&[

@@ -69,8 +69,10 @@ pub struct Hparams {
     pub rope_sections: Option<[u64; 3]>,
     /// `rope.scaling.*`.
     pub rope_scaling: RopeScaling,
-    /// `attention.layer_norm_rms_epsilon`.
+    /// `attention.layer_norm_rms_epsilon`, else `attention.layer_norm_epsilon`.
     pub rms_eps: f32,
+    /// `attention.layer_norm_epsilon`, else `attention.layer_norm_rms_epsilon`.
+    pub layer_norm_eps: f32,
     /// Sliding window; `None` if no layer has one.
     pub window: Option<Window>,
     /// `final_logit_softcapping`: logits become `cap * tanh(logit / cap)`.
@@ -113,6 +115,9 @@ pub struct Experts {
     pub n_group: u64,
     /// `expert_group_used_count`: number of groups from which a token's experts are chosen.
     pub n_group_used: u64,
+    /// `moe_latent_size`: width of the input and output of the routed experts, if it is not that of the
+    /// embedding; 0 if it is.
+    pub n_latent: u64,
     /// `expert_gating_func`.
     pub gating: Gating,
     /// `expert_weights_norm`: true if the weights of a token's experts are normalized to sum to
@@ -131,12 +136,12 @@ pub enum Gating {
     Sigmoid,
 }
 
-/// Shape of a gated delta net.
+/// Shape of recurrent layers: gated delta nets, or Mamba-2 layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ssm {
     /// `ssm.conv_kernel`: taps of the convolution.
     pub conv_kernel: u64,
-    /// `ssm.state_size`: elements of a key head, and of a value head.
+    /// `ssm.state_size`: elements of a key head; in a delta net also of a value head.
     pub state_size: u64,
     /// `ssm.group_count`: key heads.
     pub group_count: u64,
@@ -278,16 +283,23 @@ impl Hparams {
             true => read.ssm()?,
             false => Ssm::default(),
         };
-        let layers = read.layer_kinds(n_layer, n_block)?;
-        let block_ff = match arch.has(Scope::Dense) {
+        let has_widths = arch.has(Scope::Dense) || arch.blocks.single_part;
+        let block_ff = match has_widths {
             true => read.block_counts(keys::FEED_FORWARD_LENGTH, &[], n_block)?,
             false => vec![read.optional(keys::FEED_FORWARD_LENGTH, 0)?; n_block as usize],
         };
         let n_ff = block_ff.iter().copied().max().unwrap_or_default();
+        let layers = match arch.blocks.single_part {
+            true => single_parts(&heads.blocks, &block_ff, n_layer),
+            false => read.layer_kinds(n_layer, n_block)?,
+        };
         let experts = read.experts(n_ff)?;
         let has_experts = |block: u32| {
             let is_dense = block >= n_layer && arch.mtp.as_ref().is_some_and(|mtp| mtp.dense);
-            experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense
+            let kind = layers[block as usize];
+            let is_other =
+                arch.blocks.single_part && !matches!(kind, LayerKind::FeedForward | LayerKind::Mtp);
+            experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense && !is_other
         };
         let assistant = match arch.assistant {
             true => Some(Assistant::read(&read, n_vocab)?),
@@ -297,6 +309,7 @@ impl Hparams {
             Some(window) => window.read(&read, heads.head_dim, n_layer, n_block)?,
             None => None,
         };
+        let expert_blocks = (0..n_block).map(has_experts).collect();
         Ok(Hparams {
             arch,
             n_layer,
@@ -321,7 +334,7 @@ impl Hparams {
             kv_blocks: read.kv_blocks(window.as_ref(), n_block)?,
             shares_kv: false,
             activation_limit: read.activation_limit()?,
-            expert_blocks: (0..n_block).map(has_experts).collect(),
+            expert_blocks,
             head_dim: heads.head_dim,
             value_dim: heads.value_dim,
             value_scale: read.positive(keys::VALUE_SCALE)?,
@@ -329,7 +342,8 @@ impl Hparams {
             rope_freq_base: read.positive(keys::ROPE_FREQ_BASE)?.unwrap_or(10_000.0),
             rope_sections: read.rope_sections()?,
             rope_scaling: RopeScaling::read(&read, n_ctx_train)?,
-            rms_eps: metadata.need_f32(&read.key(keys::RMS_EPSILON))?,
+            rms_eps: read.epsilon([keys::RMS_EPSILON, keys::LAYER_NORM_EPSILON])?,
+            layer_norm_eps: read.epsilon([keys::LAYER_NORM_EPSILON, keys::RMS_EPSILON])?,
             window,
             logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
             mla: heads.mla,
@@ -350,6 +364,15 @@ impl Hparams {
     /// Checks whether a block has a mixture of experts.
     pub fn has_experts(&self, layer: u32) -> bool {
         self.expert_blocks.get(layer as usize) == Some(&true)
+    }
+
+    /// Checks whether a block has a dense feed-forward network.
+    pub fn is_dense(&self, layer: u32) -> bool {
+        let blocks = &self.arch.blocks;
+        if blocks.single_part && self.layers.get(layer as usize) != Some(&LayerKind::FeedForward) {
+            return false;
+        }
+        !self.has_experts(layer) || blocks.dense_beside_experts
     }
 
     /// Sets the rank of a block draft's Markov head, which no key states.
@@ -430,6 +453,17 @@ fn draft_vocab(name: &'static str, found: u64, n_vocab: u64) -> Result<u64, Hpar
     }
 }
 
+/// Returns the kinds of blocks with one part each.
+fn single_parts(heads: &[BlockHeads], block_ff: &[u64], n_layer: u32) -> Vec<LayerKind> {
+    let kind = |(block, (heads, &n_ff)): (u32, (&BlockHeads, &u64))| match (heads.n_head_kv, n_ff) {
+        _ if block >= n_layer => LayerKind::Mtp,
+        (0, 0) => LayerKind::Recurrent,
+        (_, 0) => LayerKind::Attention,
+        _ => LayerKind::FeedForward,
+    };
+    (0..).zip(heads.iter().zip(block_ff)).map(kind).collect()
+}
+
 /// Reads the keys of an architecture.
 pub(super) struct Reader<'a> {
     pub(super) metadata: &'a Metadata,
@@ -473,6 +507,15 @@ impl Reader<'_> {
             None | Some(0.0) => Ok(None),
             Some(found) if found > 0.0 && found.is_finite() => Ok(Some(found)),
             Some(found) => Err(HparamsError::NotPositive { key, found }),
+        }
+    }
+
+    /// Reads an epsilon from the first of two keys that is present.
+    fn epsilon(&self, suffixes: [&str; 2]) -> Result<f32, HparamsError> {
+        let [first, second] = suffixes.map(|suffix| self.metadata.f32(&self.key(suffix)));
+        match first?.or(second?) {
+            Some(epsilon) => Ok(epsilon),
+            None => Ok(self.metadata.need_f32(&self.key(keys::RMS_EPSILON))?),
         }
     }
 
@@ -541,6 +584,7 @@ impl Reader<'_> {
             n_dense: self.optional(keys::LEADING_DENSE_BLOCK_COUNT, 0)?,
             n_group,
             n_group_used,
+            n_latent: self.optional(keys::MOE_LATENT_SIZE, 0)?,
             gating,
             normalised: normalised.unwrap_or(self.arch.routing.normalised),
             scale: self.positive(keys::EXPERT_WEIGHTS_SCALE)?.unwrap_or(1.0),
@@ -596,8 +640,16 @@ impl Reader<'_> {
             time_step_rank: self.within(keys::SSM_TIME_STEP_RANK, 1, 1 << 16)?,
             inner_size: self.dim(keys::SSM_INNER_SIZE)?,
         };
-        if ssm.inner_size != ssm.time_step_rank * ssm.state_size {
-            let heads = ssm.time_step_rank;
+        let heads = ssm.time_step_rank;
+        if self.arch.blocks.single_part {
+            for n in [heads, ssm.group_count] {
+                if !ssm.inner_size.is_multiple_of(n) {
+                    let expected =
+                        format!("a multiple of {n}, of the {heads} heads and the groups");
+                    return Err(self.range(keys::SSM_INNER_SIZE, ssm.inner_size, expected));
+                }
+            }
+        } else if ssm.inner_size != heads * ssm.state_size {
             let expected = format!("{heads} value heads of {}", ssm.state_size);
             return Err(self.range(keys::SSM_INNER_SIZE, ssm.inner_size, expected));
         }

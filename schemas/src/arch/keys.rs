@@ -63,6 +63,8 @@ pub const EXPERT_FEED_FORWARD_LENGTH: &str = "expert_feed_forward_length";
 pub const EXPERT_SHARED_FEED_FORWARD_LENGTH: &str = "expert_shared_feed_forward_length";
 /// Number of shared experts, each of the width of an expert.
 pub const EXPERT_SHARED_COUNT: &str = "expert_shared_count";
+/// Width of the input and output of routed experts, if it is not that of the embedding.
+pub const MOE_LATENT_SIZE: &str = "moe_latent_size";
 /// Number of groups of experts.
 pub const EXPERT_GROUP_COUNT: &str = "expert_group_count";
 /// Number of groups from which a token's experts are chosen.
@@ -97,6 +99,10 @@ pub const VALUE_LENGTH_MLA: &str = "attention.value_length_mla";
 pub const TEMPERATURE_SCALE: &str = "attention.temperature_scale";
 /// Factor on the output of attention.
 pub const VALUE_SCALE: &str = "attention.value_scale";
+/// False if the context was not extended by scaled positions.
+pub const ROPE_SCALING_FINETUNED: &str = "rope.scaling.finetuned";
+/// Epsilon of LayerNorm.
+pub const LAYER_NORM_EPSILON: &str = "attention.layer_norm_epsilon";
 /// Epsilon of RMSNorm.
 pub const RMS_EPSILON: &str = "attention.layer_norm_rms_epsilon";
 /// Per-layer array: true if a block is recurrent.

@@ -83,11 +83,10 @@ pub(super) const MIMO2: ArchSpec = ArchSpec {
     hf_classes: &["MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"],
     tensors: &[ENDS, LAYER, DENSE, EXPERTS, &[CHOICE_BIAS.optional()]],
     mtp: Some(MtpSpec {
-        hf_layer: "mtp.layers.{}.",
         numbering: Numbering::Zero,
         tensors: HEAD,
-        absent: &[],
         dense: true,
+        ..MtpSpec::PLAIN
     }),
     window: Some(WindowSpec {
         period: 6,

@@ -19,6 +19,7 @@ mod llama;
 mod mimo2;
 mod mla;
 pub mod mtp_layout;
+mod nemotron_h;
 pub mod nextn;
 mod qwen2;
 mod qwen3;
@@ -63,6 +64,8 @@ pub static ARCHS: &[ArchSpec] = &[
     gpt_oss::GPT_OSS,
     step35::STEP35,
     mimo2::MIMO2,
+    nemotron_h::NEMOTRON_H,
+    nemotron_h::NEMOTRON_H_MOE,
 ];
 
 /// All architectures of draft models that read the hidden states of a target.

@@ -42,11 +42,8 @@ pub(super) const fn head(
 
 /// Heads of Qwen3-Next and Qwen3.5, which the checkpoint names separately from the trunk's layers.
 pub(super) const SEPARATE: MtpSpec = MtpSpec {
-    hf_layer: "mtp.layers.{}.",
-    numbering: Numbering::Own,
     tensors: QWEN,
-    absent: &[],
-    dense: false,
+    ..MtpSpec::PLAIN
 };
 
 /// Heads of GLM and DeepSeek, which the checkpoint names as layers after the trunk.
@@ -54,8 +51,7 @@ pub(super) const AFTER_TRUNK: MtpSpec = MtpSpec {
     hf_layer: "model.layers.{}.",
     numbering: Numbering::Blocks,
     tensors: LAYER,
-    absent: &[],
-    dense: false,
+    ..MtpSpec::PLAIN
 };
 
 /// Tensors in addition to those of a layer.
@@ -155,22 +151,16 @@ pub fn head_tensors(arch: &ArchSpec) -> impl Iterator<Item = HeadTensor> + use<>
     let layer = arch.head_layer();
     let layer = layer.map(|spec| HeadTensor::new(spec.gguf, spec.need, HeadShape::Trunk));
     let own = arch.mtp.as_ref().map_or(&[][..], |mtp| mtp.tensors);
-    let others = own
-        .iter()
-        .filter(|spec| !spec.gguf.starts_with(NEXTN_PREFIX));
-    let others = others.map(|spec| HeadTensor::new(spec.gguf, spec.need, HeadShape::Width));
-    layer.chain(OWN_TENSORS.iter().copied()).chain(others)
+    let own = own.iter().filter(|spec| spec.gguf != D2T).map(|spec| {
+        let shape = match spec.gguf {
+            EH_PROJ => HeadShape::Joined,
+            EMBED_TOKENS | SHARED_HEAD_HEAD => HeadShape::Vocab,
+            _ => HeadShape::Width,
+        };
+        HeadTensor::new(spec.gguf, spec.need, shape)
+    });
+    layer.chain(own)
 }
-
-/// Tensors of all heads in addition to those of a layer.
-const OWN_TENSORS: &[HeadTensor] = &[
-    HeadTensor::new(EH_PROJ, Need::Required, HeadShape::Joined),
-    HeadTensor::new(ENORM, Need::Required, HeadShape::Width),
-    HeadTensor::new(HNORM, Need::Required, HeadShape::Width),
-    HeadTensor::new(SHARED_HEAD_NORM, Need::Optional, HeadShape::Width),
-    HeadTensor::new(EMBED_TOKENS, Need::Optional, HeadShape::Vocab),
-    HeadTensor::new(SHARED_HEAD_HEAD, Need::Optional, HeadShape::Vocab),
-];
 
 /// Entry of a per-layer array for an MTP layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,6 +56,9 @@ pub struct BlockSpec {
     pub dense_by_tensors: bool,
     /// True if blocks with experts have a dense feed-forward block beside them.
     pub dense_beside_experts: bool,
+    /// True if a block of the trunk has only one part, a recurrence, attention or a feed-forward network, and
+    /// attention has no positions. The per-block numbers of KV heads and feed-forward widths state the kind.
+    pub single_part: bool,
 }
 
 impl BlockSpec {
@@ -66,6 +69,7 @@ impl BlockSpec {
         window_heads: false,
         dense_by_tensors: false,
         dense_beside_experts: false,
+        single_part: false,
     };
 }
 
@@ -117,6 +121,23 @@ pub struct MtpSpec {
     pub absent: &'static [&'static str],
     /// True if the feed-forward block of heads is dense although layers of the trunk have experts.
     pub dense: bool,
+    /// Prefix of the names of a head's experts in HF checkpoints, if it is not `hf_layer`.
+    pub hf_experts: Option<&'static str>,
+    /// True if the norm before a head's output subtracts the mean (LayerNorm).
+    pub centered_norm: bool,
+}
+
+impl MtpSpec {
+    /// Heads that the checkpoint numbers from zero, and whose own tensors it names outside of their layers.
+    pub(super) const PLAIN: MtpSpec = MtpSpec {
+        hf_layer: "mtp.layers.{}.",
+        numbering: Numbering::Own,
+        tensors: &[],
+        absent: &[],
+        dense: false,
+        hf_experts: None,
+        centered_norm: false,
+    };
 }
 
 /// Numbering of MTP heads in HF checkpoints.
@@ -142,12 +163,12 @@ impl MtpSpec {
         self.hf_layer.replace("{}", &number.to_string())
     }
 
-    /// Returns the prefix of HF names of tensors that only heads have, given the prefix of the
-    /// head's layer.
-    pub fn own_hf_prefix<'a>(&self, layer: &'a str) -> &'a str {
-        match self.numbering {
-            Numbering::Own => "",
-            Numbering::Zero | Numbering::Blocks => layer,
+    /// Returns the prefix of HF names of a head's tensors of this scope, given the prefix of its layer.
+    pub fn prefix_of<'a>(&self, scope: Scope, layer: &'a str) -> &'a str {
+        match (scope, self.numbering) {
+            (Scope::Mtp, Numbering::Own) => "",
+            (Scope::Experts, _) => self.hf_experts.unwrap_or(layer),
+            _ => layer,
         }
     }
 }
@@ -256,6 +277,8 @@ pub enum Transform {
         /// Index of the part that is taken.
         part: u64,
     },
+    /// Splits a vector into rows.
+    Split,
     /// Transposes each group of rows: `out[group][i][j] = in[group][j][i]`.
     Transpose {
         /// Number of groups.
@@ -273,6 +296,9 @@ impl Transform {
                 *n_rows = *n_rows / taken.max(1) * group;
             }
             (Transform::TakeColumns { of, .. }, [n_columns, ..]) => *n_columns *= of,
+            (Transform::Split, [n_columns, n_rows]) => {
+                (*n_columns, *n_rows) = (*n_columns * *n_rows, 1);
+            }
             (Transform::Transpose { .. }, [n_columns, n_rows, ..]) => {
                 std::mem::swap(n_columns, n_rows);
             }
@@ -477,22 +503,21 @@ impl ArchSpec {
         let applies = |scope| match scope {
             Scope::Model => false,
             Scope::Layer => true,
-            Scope::Attention => kind != LayerKind::Recurrent,
+            Scope::Attention => matches!(kind, LayerKind::Attention | LayerKind::Mtp),
             Scope::Recurrent => kind == LayerKind::Recurrent,
-            Scope::Dense => !hparams.has_experts(layer) || self.blocks.dense_beside_experts,
+            Scope::Dense => hparams.is_dense(layer),
             Scope::Experts => hparams.has_experts(layer),
             Scope::Mtp => kind == LayerKind::Mtp,
         };
         let own = mtp.map_or(&[][..], |mtp| mtp.tensors);
-        let own_prefix = mtp.map_or("", |mtp| mtp.own_hf_prefix(&prefix));
         self.tensor_specs()
             .chain(own)
             .filter(|spec| applies(spec.scope) && spec.exists(hparams))
             .map(|spec| Expected {
                 name: format!("blk.{layer}.{}", spec.gguf),
-                hf_prefix: match spec.scope {
-                    Scope::Mtp => own_prefix.to_owned(),
-                    _ => prefix.clone(),
+                hf_prefix: match mtp {
+                    Some(mtp) => mtp.prefix_of(spec.scope, &prefix).to_owned(),
+                    None => prefix.clone(),
                 },
                 spec,
                 layer: Some(layer),
@@ -508,6 +533,8 @@ pub enum LayerKind {
     Attention,
     /// A recurrence over a fixed-size state.
     Recurrent,
+    /// A feed-forward network alone, which has no cache.
+    FeedForward,
     /// An MTP layer after the trunk, with softmax attention.
     Mtp,
 }

@@ -65,6 +65,9 @@ pub struct LayersReport {
     pub n_attention: u32,
     /// Trunk layers with a recurrent state.
     pub n_recurrent: u32,
+    /// Trunk layers with a feed-forward network only.
+    #[serde(default)]
+    pub n_feed_forward: u32,
     /// MTP layers.
     pub n_mtp: u32,
 }

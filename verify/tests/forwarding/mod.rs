@@ -78,7 +78,7 @@ forward! {
 forward! {
     CausalConvOp {
     }
-    fn causal_conv(x: &Buffer, w: &Weight, steps: &[Step], state: &mut Buffer, out: &mut Buffer);
+    fn causal_conv(x: &Buffer, w: &Weight, bias: Option<&Weight>, steps: &[Step], state: &mut Buffer, out: &mut Buffer);
 }
 
 forward! {
@@ -101,6 +101,7 @@ forward! {
     fn silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
     fn gelu_mul(x: &mut Buffer, y: &Buffer, len: usize);
     fn clamped_silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn relu_squared(x: &mut Buffer, len: usize);
     fn scale(x: &mut Buffer, factor: f32, len: usize);
     fn softcap(x: &mut Buffer, cap: f32, len: usize);
     fn sigmoid_mul(x: &mut Buffer, y: &Buffer, len: usize);
@@ -172,6 +173,7 @@ forward! {
     NormOp {
     }
     fn rms_norm(x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer);
+    fn layer_norm(x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer);
     fn l2_norm(x: &mut Buffer, eps: f32, dim: usize, n: usize);
 }
 
@@ -208,4 +210,31 @@ forward! {
     fn weight_room(file_bytes: u64) -> u64;
     fn upload(src: &[f32], dst: &mut Buffer, at: usize);
     fn download(src: &Buffer, at: usize, dst: &mut [f32]);
+}
+
+impl<T: Hooks> StateSpaceOp for ForwardingBackend<T> {
+    fn state_space(
+        &self,
+        shape: &StateSpaceShape,
+        input: StateSpaceInput<'_, ForwardingBackend<T>>,
+        steps: &[Step],
+        state: &mut Buffer,
+        out: &mut Buffer,
+    ) {
+        let StateSpaceInput {
+            mixed,
+            dt,
+            dt_bias,
+            a,
+            d,
+        } = input;
+        let input = StateSpaceInput::<'_, Cpu> {
+            mixed,
+            dt,
+            dt_bias,
+            a,
+            d,
+        };
+        self.cpu.state_space(shape, input, steps, state, out);
+    }
 }

@@ -12,6 +12,8 @@ struct CausalConv {
     const float *x;
     /// (n_channel, kernel), oldest tap first.
     const float *taps;
+    /// (n_channel), or null.
+    const float *bias;
     const Step *steps;
     /// Slots of (kernel - 1, n_channel).
     float *state;
@@ -42,6 +44,7 @@ KERNEL(causal_conv, 128, CausalConv) {
         }
         if (n_past > 0) write[(uint64_t)(n_past - 1) * args.n_channel] = x;
         sum = fmaf(x, taps[n_past], sum);
+        if (args.bias != nullptr) sum += args.bias[channel];
         args.out[at] = silu(sum);
     }
 }

@@ -15,12 +15,14 @@ impl CausalConvOp for Cpu {
         &self,
         x: &Buffer,
         w: &Weight,
+        bias: Option<&Weight>,
         steps: &[Step],
         state: &mut Buffer,
         out: &mut Buffer,
     ) {
         let (n_channel, kernel) = (w.n_rows, w.n_cols);
         let taps = w.transposed();
+        let bias = bias.map(Weight::to_f32);
         let work = steps.len() * n_channel * (kernel + EXP_WORK);
         // Channels are independent: each task has a range of them, in every row and every slot.
         let width = n_channel.div_ceil(self.threads());
@@ -30,6 +32,7 @@ impl CausalConvOp for Cpu {
         self.run(work, tasks.enumerate(), |(i, (state, out))| Convolve {
             x,
             taps,
+            bias: bias.as_deref(),
             steps,
             n_channel,
             first: i * width,
@@ -48,6 +51,8 @@ struct Convolve<'a> {
     x: &'a [f32],
     /// `(kernel, n_channel)`
     taps: &'a [f32],
+    /// `(n_channel)`
+    bias: Option<&'a [f32]>,
     steps: &'a [Step],
     n_channel: usize,
     /// The first channel.
@@ -90,6 +95,10 @@ impl Kernel for Convolve<'_> {
                 }
                 let mut sums = [0.0; LANES];
                 simd.store_partial(acc, &mut sums);
+                if let Some(bias) = self.bias {
+                    let bias = &bias[from..][..part.len()];
+                    sums.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+                }
                 sums.iter_mut().for_each(|x| *x = silu(*x));
                 let out = self.out.row(step.row, part.clone());
                 out.copy_from_slice(&sums[..part.len()]);

@@ -22,6 +22,7 @@ impl CausalConvOp for Cuda {
         &self,
         x: &Buffer,
         w: &Weight,
+        bias: Option<&Weight>,
         steps: &[Step],
         state: &mut Buffer,
         out: &mut Buffer,
@@ -29,10 +30,12 @@ impl CausalConvOp for Cuda {
         let (n_channel, width) = (w.n_rows, w.n_cols);
         let (n_row, n_slot) = reach(steps);
         let taps = w.numbers(self);
+        let bias = bias.map_or(Address::NONE, |bias| bias.numbers(self));
         let mut shared = self.shared();
         let args = CausalConv {
             x: x.first(n_row * n_channel),
             taps,
+            bias,
             steps: self.table(&mut shared, &table(steps)),
             state: state.first_mut(n_slot * (width - 1) * n_channel),
             out: out.first_mut(n_row * n_channel),
@@ -52,6 +55,7 @@ impl CausalConvOp for Cuda {
 struct CausalConv {
     x: Address,
     taps: Address,
+    bias: Address,
     steps: Address,
     state: Address,
     out: Address,

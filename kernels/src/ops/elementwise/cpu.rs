@@ -34,6 +34,11 @@ impl ElementwiseOp for Cpu {
         });
     }
 
+    fn relu_squared(&self, x: &mut Buffer, len: usize) {
+        let tasks = x[..len].chunks_mut(TASK_WORK);
+        self.run(len, tasks, |x| ReluSquared { x });
+    }
+
     fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
         x[..len].iter_mut().for_each(|x| *x *= factor);
     }
@@ -74,6 +79,21 @@ impl Kernel for ScaleRow<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         self.row.iter_mut().for_each(|x| *x *= self.factor);
+    }
+}
+
+struct ReluSquared<'a> {
+    x: &'a mut [f32],
+}
+
+impl Kernel for ReluSquared<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        for x in self.x {
+            // NaN stays NaN.
+            let positive = if *x < 0.0 { 0.0 } else { *x };
+            *x = positive * positive;
+        }
     }
 }
 

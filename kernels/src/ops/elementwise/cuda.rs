@@ -57,6 +57,10 @@ impl ElementwiseOp for Cuda {
         gate(self, "clamped_silu_mul", x, y, len);
     }
 
+    fn relu_squared(&self, x: &mut Buffer, len: usize) {
+        with_number(self, "relu_squared", x, 0.0, len);
+    }
+
     fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
         with_number(self, "scale", x, factor, len);
     }

@@ -47,6 +47,13 @@ KERNEL(sigmoid_mul, 256, Binary) {
     replace(args, [](float x, float y) { return x * sigmoid(y); });
 }
 
+KERNEL(relu_squared, 256, Binary) {
+    replace(args, [](float x, float) {
+        const float positive = x < 0.0f ? 0.0f : x;
+        return positive * positive;
+    });
+}
+
 KERNEL(scale, 256, Binary) {
     const float number = args.number;
     replace(args, [=](float x, float) { return x * number; });

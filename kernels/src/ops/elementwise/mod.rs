@@ -24,6 +24,9 @@ pub trait ElementwiseOp: Storage {
     /// clamp(y, -7, 7)`.
     fn clamped_silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// `x = max(x, 0)^2` over the first `len` elements.
+    fn relu_squared(&self, x: &mut Self::Buffer, len: usize);
+
     /// `x = x * factor` over the first `len` elements.
     fn scale(&self, x: &mut Self::Buffer, factor: f32, len: usize);
 

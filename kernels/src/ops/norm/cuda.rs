@@ -1,4 +1,4 @@
-//! Root mean square and Euclidean norms.
+//! Root mean square, layer and Euclidean norms.
 
 use std::mem::offset_of;
 
@@ -36,7 +36,7 @@ impl NormOp for Cuda {
             n: count(n),
             dim: count(w.n_cols),
             eps,
-            unused: 0,
+            n_weight: count(w.n_rows),
         };
         let touched = Touched {
             reads: [args.x, args.added],
@@ -44,10 +44,24 @@ impl NormOp for Cuda {
         };
         let kernel = kernel("norm", "rms_norm");
         // SAFETY: the arguments are the struct of the kernel; the buffers hold `n` rows of the length of the
-        // weight.
+        // weight's rows.
         let ticket = unsafe { self.launch_joined(kernel, grid(n), &args, touched) };
         let at = offset_of!(RmsNorm, quantized);
         shared.quants.record_producer(ticket, at, out, n, w.n_cols);
+    }
+
+    fn layer_norm(&self, x: &Buffer, w: &Weight, eps: f32, n: usize, out: &mut Buffer) {
+        let len = n * w.n_cols;
+        let args = LayerNorm {
+            x: x.first(len),
+            weight: w.numbers(self),
+            out: out.first_mut(len),
+            dim: count(w.n_cols),
+            eps,
+        };
+        // SAFETY: the arguments are the struct of the kernel; the buffers hold `n` rows of the length of the
+        // weight.
+        unsafe { self.launch(kernel("norm", "layer_norm"), grid(n), &args) };
     }
 
     fn l2_norm(&self, x: &mut Buffer, eps: f32, dim: usize, n: usize) {
@@ -72,7 +86,8 @@ struct RmsNorm {
     n: u32,
     dim: u32,
     eps: f32,
-    unused: u32,
+    /// Rows of the weight.
+    n_weight: u32,
 }
 
 /// A queued addition that a norm of its result can perform in the same kernel.
@@ -83,6 +98,16 @@ pub(crate) struct Sum {
     pub(crate) len: usize,
     /// The summand.
     pub(crate) added: Address,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct LayerNorm {
+    x: Address,
+    weight: Address,
+    out: Address,
+    dim: u32,
+    eps: f32,
 }
 
 #[repr(C)]
