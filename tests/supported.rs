@@ -48,7 +48,8 @@ fn names(cell: &str) -> Vec<&str> {
 /// True if the heads of an architecture are several, one for each token of a draft.
 fn has_chained_heads(arch: &ArchSpec) -> bool {
     let head = arch.mtp.as_ref();
-    head.is_some_and(|head| head.numbering == Numbering::Zero) || arch.blocks.head_counts
+    head.is_some_and(|head| head.numbering == Numbering::Zero)
+        || arch.blocks.head_counts && !arch.blocks.single_part
 }
 
 #[test]
