@@ -9,8 +9,8 @@ use crate::backend::Storage;
 pub trait CausalConvOp: Storage {
     /// Depthwise causal convolution followed by SiLU, one step per token.
     ///
-    /// x and out `(n, n_channel)`, w `(n_channel, kernel)` with taps oldest first, bias `(n_channel)`, state slots `(kernel -
-    /// 1, n_channel)`: the previous raw inputs, oldest first. Rows of `out` without a step are unchanged.
+    /// x and out `(n, n_channel)`, w `(n_channel, kernel)` with taps oldest first, bias `(n_channel)`, state slots
+    /// `(kernel - 1, n_channel)`: the previous raw inputs, oldest first. Rows of `out` without a step are unchanged.
     fn causal_conv(
         &self,
         x: &Self::Buffer,
