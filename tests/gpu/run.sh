@@ -35,7 +35,7 @@ build() {
     cp "$(grep '/backend_ops-' "$1/programs" | tail -n 1)" "$1/backend_ops"
     cp "$(grep '/cuda-' "$1/programs" | tail -n 1)" "$1/copy_bandwidth"
     rm "$1/programs"
-    cp -r "$root/models" "$1/"
+    cp -r "$root/models" "$root/conformance" "$1/"
     cp "$root/tests/gpu/run.sh" "$1/"
 }
 
@@ -93,6 +93,8 @@ run() {
 
     # The most important first: checks on the device, then the benchmark, then the slow tools.
     check kernels "$dir/backend_ops" --nocapture a_cuda_device
+    # Recorded runs of every architecture and drafter.
+    check conformance "$dir/specrun" conformance --device cuda "$dir/conformance/traces"
     "$dir/specconv" quantize "$dir/models/tiny-qwen35-mtp" "$work/target.gguf" Q4_K_M >/dev/null
     "$dir/specconv" convert "$dir/models/tiny-draft" -o "$work/draft.gguf" >/dev/null
     # The logits must have the CPU's bits, with and without graphs.
