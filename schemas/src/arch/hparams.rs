@@ -296,10 +296,8 @@ impl Hparams {
         let experts = read.experts(n_ff)?;
         let has_experts = |block: u32| {
             let is_dense = block >= n_layer && arch.mtp.as_ref().is_some_and(|mtp| mtp.dense);
-            let kind = layers[block as usize];
-            let is_other =
-                arch.blocks.single_part && !matches!(kind, LayerKind::FeedForward | LayerKind::Mtp);
-            experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense && !is_other
+            let has_network = arch.blocks.has_network(layers[block as usize]);
+            experts.n_expert > 0 && u64::from(block) >= experts.n_dense && !is_dense && has_network
         };
         let assistant = match arch.assistant {
             true => Some(Assistant::read(&read, n_vocab)?),
@@ -369,10 +367,9 @@ impl Hparams {
     /// Checks whether a block has a dense feed-forward network.
     pub fn is_dense(&self, layer: u32) -> bool {
         let blocks = &self.arch.blocks;
-        if blocks.single_part && self.layers.get(layer as usize) != Some(&LayerKind::FeedForward) {
-            return false;
-        }
-        !self.has_experts(layer) || blocks.dense_beside_experts
+        let kind = self.layers.get(layer as usize);
+        kind.is_none_or(|&kind| blocks.has_network(kind))
+            && (!self.has_experts(layer) || blocks.dense_beside_experts)
     }
 
     /// Sets the rank of a block draft's Markov head, which no key states.

@@ -71,6 +71,11 @@ impl BlockSpec {
         dense_beside_experts: false,
         single_part: false,
     };
+
+    /// Checks whether a block of this kind has a feed-forward network.
+    pub(super) fn has_network(&self, kind: LayerKind) -> bool {
+        !self.single_part || matches!(kind, LayerKind::FeedForward | LayerKind::Mtp)
+    }
 }
 
 impl ArchSpec {
