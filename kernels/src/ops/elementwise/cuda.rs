@@ -58,7 +58,10 @@ impl ElementwiseOp for Cuda {
     }
 
     fn relu_squared(&self, x: &mut Buffer, len: usize) {
-        with_number(self, "relu_squared", x, 0.0, len);
+        let mut shared = self.shared();
+        let ticket = with_number(self, "relu_squared", x, 0.0, len);
+        let at = offset_of!(Binary, quantized);
+        shared.quants.record_producer(ticket, at, x, 1, len);
     }
 
     fn scale(&self, x: &mut Buffer, factor: f32, len: usize) {
@@ -145,7 +148,7 @@ pub(crate) fn with_number(
     x: &mut Buffer,
     number: f32,
     len: usize,
-) {
+) -> Option<Ticket> {
     let args = Binary {
         x: x.first_mut(len),
         y: Address::NONE,
@@ -157,5 +160,5 @@ pub(crate) fn with_number(
     let grid = Grid::elements(len, THREADS);
     // SAFETY: the arguments are the struct of these kernels, which do not use `y`; the buffer holds `len`
     // elements.
-    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) };
+    unsafe { cuda.launch(kernel("elementwise", name), grid, &args) }
 }
