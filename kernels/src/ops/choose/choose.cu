@@ -3,6 +3,8 @@
 
 constexpr uint32_t THREADS = 1024;
 constexpr uint32_t WARPS = THREADS / LANES;
+/// Elements that a thread loads before it compares the first.
+constexpr uint32_t EACH = 16;
 
 struct Choose {
     const float *x;
@@ -48,8 +50,16 @@ KERNEL(choose, THREADS, Choose) {
     __shared__ uint32_t places[WARPS];
     const float *x = args.x + (uint64_t)blockIdx.x * args.dim;
     Best best = {(int32_t)0x80000000, NONE};
-#pragma unroll 8
-    for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) best = better(best, {rank(x[i]), i});
+    for (uint32_t base = threadIdx.x; base < args.dim; base += EACH * THREADS) {
+        float elements[EACH];
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) elements[k] = x[min_of(base + k * THREADS, args.dim - 1)];
+        // The last element may be compared several times.
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) {
+            best = better(best, {rank(elements[k]), min_of(base + k * THREADS, args.dim - 1)});
+        }
+    }
     best = best_of_lanes(best);
     if (lane() == 0) {
         ranks[warp()] = best.rank;

@@ -134,6 +134,8 @@ struct Supply {
     /// Index among the threads that share a row.
     uint32_t piece, piece_of_quants;
     uint32_t row_bytes, n_tile;
+    /// False if the thread's column is past the end; its results are not written.
+    bool has_column;
 
     __device__ __forceinline__ Supply(const Share<ROWS, C> &share, Stage &stage, StageScales &stage_scales) {
         const Matmul &args = share.args;
@@ -141,6 +143,7 @@ struct Supply {
         row_bytes = args.row_bytes;
         piece = kept(threadIdx.x % TOGETHER), piece_of_quants = kept(threadIdx.x % QUANTS_TOGETHER);
         const uint32_t r = threadIdx.x / TOGETHER, c = threadIdx.x / QUANTS_TOGETHER;
+        has_column = c < share.count;
         const uint64_t x = share.input(c);
         weight = kept(share.row(r) + piece * PIECE);
         quants = kept(args.quants + x * args.n_cols + piece_of_quants * PIECE);
@@ -189,6 +192,7 @@ struct Supply {
         for (uint32_t i = 0; i < Stage::PIECES; i += TOGETHER) {
             if (i + piece < n_piece) begin_copy(to_weight + to_stage + i * PIECE, from - behind + i * PIECE);
         }
+        if (!has_column) return;
         const uint32_t n_code_piece = WHOLE ? Stage::QUANT_PIECES : min_of(DEPTH, left) * (LANES / PIECE);
 #pragma unroll
         for (uint32_t i = 0; i < Stage::QUANT_PIECES; i += QUANTS_TOGETHER) {

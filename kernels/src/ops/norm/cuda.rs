@@ -45,7 +45,7 @@ impl NormOp for Cuda {
         let kernel = kernel("norm", "rms_norm");
         // SAFETY: the arguments are the struct of the kernel; the buffers hold `n` rows of the length of the
         // weight's rows.
-        let ticket = unsafe { self.launch_joined(kernel, grid(n), &args, touched) };
+        let ticket = unsafe { self.launch_joined(kernel, grid(n, w.n_cols), &args, touched) };
         let at = offset_of!(RmsNorm, quantized);
         shared.quants.record_producer(ticket, at, out, n, w.n_cols);
     }
@@ -61,7 +61,7 @@ impl NormOp for Cuda {
         };
         // SAFETY: the arguments are the struct of the kernel; the buffers hold `n` rows of the length of the
         // weight.
-        unsafe { self.launch(kernel("norm", "layer_norm"), grid(n), &args) };
+        unsafe { self.launch(kernel("norm", "layer_norm"), grid(n, w.n_cols), &args) };
     }
 
     fn l2_norm(&self, x: &mut Buffer, eps: f32, dim: usize, n: usize) {
@@ -71,7 +71,7 @@ impl NormOp for Cuda {
             eps,
         };
         // SAFETY: the arguments are the struct of the kernel; the buffer holds `n` rows.
-        unsafe { self.launch(kernel("norm", "l2_norm"), grid(n), &args) };
+        unsafe { self.launch(kernel("norm", "l2_norm"), grid(n, dim), &args) };
     }
 }
 
@@ -118,7 +118,8 @@ struct L2Norm {
     eps: f32,
 }
 
-/// One block per row.
-fn grid(n: usize) -> Grid {
-    Grid::new([count(n), 1, 1], 256)
+/// One block per row of `dim` elements, with two elements per thread if they are few.
+fn grid(n: usize, dim: usize) -> Grid {
+    let threads = dim.div_ceil(2).next_multiple_of(32).clamp(32, 1024);
+    Grid::new([count(n), 1, 1], count(threads))
 }

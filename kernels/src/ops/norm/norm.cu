@@ -1,31 +1,51 @@
-// Root mean square, layer and Euclidean norms. One block per row.
+// Root mean square, layer and Euclidean norms. One block per row, which is processed in parts of EACH elements per
+// thread.
 #include "activation.cuh"
 
-constexpr uint32_t THREADS = 256;
-/// Elements in shared memory while one warp sums them or their squares in order.
-constexpr uint32_t PART = 8192;
+constexpr uint32_t MAX_THREADS = 1024;
+/// Elements of a part that a thread has in registers.
+constexpr uint32_t EACH = 8;
+
+/// The index of element `k` of the thread in the part that starts at `base`.
+DEVICE uint32_t index_of(uint32_t base, uint32_t k) { return base + k * blockDim.x + threadIdx.x; }
+
+/// Loads the thread's elements of a part; all loads are issued before the first is used. Elements past the end are
+/// zeros.
+DEVICE void load_part(const float *x, uint32_t base, uint32_t dim, float (&part)[EACH]) {
+#pragma unroll
+    for (uint32_t k = 0; k < EACH; k++) {
+        const uint32_t i = index_of(base, k);
+        part[k] = i < dim ? x[i] : 0.0f;
+    }
+}
 
 /// Returns the sum of a row, or of its squares, in all threads. If `added` is not null, it is added to the row first.
-DEVICE float sum_of(float *x, const float *added, uint32_t dim, bool squared) {
-    __shared__ float part[PART];
+/// `part` becomes the last part of the row.
+DEVICE float sum_of(float *x, const float *added, uint32_t dim, bool squared, float (&part)[EACH]) {
+    // One warp sums in order.
+    __shared__ float elements[EACH * MAX_THREADS];
     __shared__ float total;
     float sum = 0.0f;
-    for (uint32_t base = 0; base < dim; base += PART) {
-        const uint32_t len = min_of(PART, dim - base);
-        const uint32_t padded = (len + LANES - 1) / LANES * LANES;
-#pragma unroll 8
-        for (uint32_t i = threadIdx.x; i < padded; i += THREADS) {
-            float value = i < len ? x[base + i] : 0.0f;
-            if (added != nullptr && i < len) {
-                value += added[base + i];
-                x[base + i] = value;
+    for (uint32_t base = 0; base < dim; base += EACH * blockDim.x) {
+        load_part(x, base, dim, part);
+        if (added != nullptr) {
+            float summand[EACH];
+            load_part(added, base, dim, summand);
+#pragma unroll
+            for (uint32_t k = 0; k < EACH; k++) {
+                part[k] += summand[k];
+                if (index_of(base, k) < dim) x[index_of(base, k)] = part[k];
             }
-            part[i] = value;
         }
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) elements[index_of(0, k)] = part[k];
         __syncthreads();
+        const uint32_t len = min_of(EACH * blockDim.x, dim - base);
         if (warp() == 0) {
 #pragma unroll 16
-            for (uint32_t i = lane(); i < padded; i += LANES) sum = fmaf(part[i], squared ? part[i] : 1.0f, sum);
+            for (uint32_t i = lane(); i < (len + LANES - 1) / LANES * LANES; i += LANES) {
+                sum = fmaf(elements[i], squared ? elements[i] : 1.0f, sum);
+            }
         }
         __syncthreads();
     }
@@ -51,19 +71,31 @@ struct RmsNorm {
     uint32_t n_weight;
 };
 
-KERNEL(rms_norm, THREADS, Joined<RmsNorm>) {
+KERNEL(rms_norm, MAX_THREADS, Joined<RmsNorm>) {
     const RmsNorm &norm = args.each[blockIdx.z];
     if (blockIdx.x >= norm.n) return;
     const uint64_t row = (uint64_t)blockIdx.x * norm.dim;
     float *x = norm.x + row;
     const float *added = norm.added == nullptr ? nullptr : norm.added + row;
-    const float mean = sum_of(x, added, norm.dim, true) / (float)norm.dim;
+    const float *weights = norm.weight + (uint64_t)(blockIdx.x % norm.n_weight) * norm.dim;
+    float part[EACH], weight[EACH];
+    load_part(weights, 0, norm.dim, weight);
+    const float mean = sum_of(x, added, norm.dim, true, part) / (float)norm.dim;
     const float scale = 1.0f / sqrtf(mean + norm.eps);
-    const float *weight = norm.weight + (uint64_t)(blockIdx.x % norm.n_weight) * norm.dim;
-    for (uint32_t i = threadIdx.x; i < norm.dim; i += THREADS) {
-        const float value = x[i] * scale * weight[i];
-        norm.out[row + i] = value;
-        store_quant(norm.quantized, row + i, value);
+    for (uint32_t base = 0; base < norm.dim; base += EACH * blockDim.x) {
+        // A single part is still in registers.
+        if (norm.dim > EACH * blockDim.x) {
+            load_part(x, base, norm.dim, part);
+            load_part(weights, base, norm.dim, weight);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) {
+            const uint32_t i = index_of(base, k);
+            if (i >= norm.dim) break;
+            const float value = part[k] * scale * weight[k];
+            norm.out[row + i] = value;
+            store_quant(norm.quantized, row + i, value);
+        }
     }
 }
 
@@ -75,15 +107,16 @@ struct LayerNorm {
     float eps;
 };
 
-KERNEL(layer_norm, THREADS, LayerNorm) {
+KERNEL(layer_norm, MAX_THREADS, LayerNorm) {
     const uint64_t row = (uint64_t)blockIdx.x * args.dim;
     float *x = args.x + row, *out = args.out + row;
-    const float mean = sum_of(x, nullptr, args.dim, false) / (float)args.dim;
+    float part[EACH];
+    const float mean = sum_of(x, nullptr, args.dim, false, part) / (float)args.dim;
     // Each thread reads only its own elements of `out`.
-    for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) out[i] = x[i] - mean;
-    const float variance = sum_of(out, nullptr, args.dim, true) / (float)args.dim;
+    for (uint32_t i = threadIdx.x; i < args.dim; i += blockDim.x) out[i] = x[i] - mean;
+    const float variance = sum_of(out, nullptr, args.dim, true, part) / (float)args.dim;
     const float scale = 1.0f / sqrtf(variance + args.eps);
-    for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) out[i] = out[i] * scale * args.weight[i];
+    for (uint32_t i = threadIdx.x; i < args.dim; i += blockDim.x) out[i] = out[i] * scale * args.weight[i];
 }
 
 struct L2Norm {
@@ -92,8 +125,9 @@ struct L2Norm {
     float eps;
 };
 
-KERNEL(l2_norm, THREADS, L2Norm) {
+KERNEL(l2_norm, MAX_THREADS, L2Norm) {
     float *x = args.x + (uint64_t)blockIdx.x * args.dim;
-    const float scale = 1.0f / sqrtf(sum_of(x, nullptr, args.dim, true) + args.eps);
-    for (uint32_t i = threadIdx.x; i < args.dim; i += THREADS) x[i] *= scale;
+    float part[EACH];
+    const float scale = 1.0f / sqrtf(sum_of(x, nullptr, args.dim, true, part) + args.eps);
+    for (uint32_t i = threadIdx.x; i < args.dim; i += blockDim.x) x[i] *= scale;
 }

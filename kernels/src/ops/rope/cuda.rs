@@ -44,7 +44,7 @@ impl RopeOp for Cuda {
             reads: [args.x, Address::NONE],
             writes: [args.x, Address::NONE],
         };
-        let grid = Grid::new([count(n_pair.div_ceil(32)), count(positions.len()), 1], 128);
+        let grid = Grid::new([count(n_pair.div_ceil(32)), count(positions.len()), 1], 512);
         // SAFETY: the arguments are the struct of the kernel; the pairs lie within heads, the heads within the
         // rows.
         unsafe { self.launch_joined(kernel("rope", "rope"), grid, &args, touched) };

@@ -1,7 +1,7 @@
-// Rotary position embedding. One block: 32 pairs of a row, its heads divided among four warps.
+// Rotary position embedding. One block: 32 pairs of a row, its heads divided among WARPS.
 #include "math.cuh"
 
-constexpr uint32_t WARPS = 4;
+constexpr uint32_t WARPS = 16;
 
 struct Rope {
     float *x;
