@@ -45,6 +45,10 @@ check() {
     local name=$1 code=0
     shift
     printf '\n== %s, at %s s: %s\n' "$name" "$SECONDS" "$*"
+    # A function needs a shell of its own.
+    if [ "$(type -t "$1")" = function ]; then
+        set -- bash -c "$(declare -f "$1"); $(declare -p out); $(printf '%q ' "$@")"
+    fi
     timeout "$(left)" "$@" >"$out/$name.txt" 2>&1 || code=$?
     tail -n 40 "$out/$name.txt"
     case $code in
@@ -52,6 +56,19 @@ check() {
     124) echo "CUT SHORT $name" && failed=1 ;;
     *) echo "FAILED $name" && failed=1 ;;
     esac
+}
+
+# Runs the cases under a tool of compute-sanitizer, shared among several processes.
+sanitize() {
+    local share failed=0 processes=()
+    for ((share = 0; share < 8; share++)); do
+        CUDA_TEST_SHARE=$share/8 compute-sanitizer --tool "$1" --error-exitcode 1 \
+            "$2" --nocapture a_cuda_device_gives >"$out/$1-$share.txt" 2>&1 &
+        processes+=($!)
+    done
+    for process in "${processes[@]}"; do wait "$process" || failed=1; done
+    grep -h 'ERROR SUMMARY\|RACECHECK SUMMARY\|test result' "$out/$1"-*.txt || true
+    return "$failed"
 }
 
 # Remaining seconds, at least one.
@@ -132,8 +149,7 @@ run() {
 
     if command -v compute-sanitizer >/dev/null; then
         for tool in memcheck initcheck synccheck racecheck; do
-            check "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
-                "$dir/backend_ops" --nocapture a_cuda_device
+            check "$tool" sanitize "$tool" "$dir/backend_ops"
         done
     else
         echo "skipped: no compute-sanitizer"

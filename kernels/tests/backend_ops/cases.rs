@@ -4,6 +4,7 @@ use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
     HeadOrder, Rope, RopeLayout, Routing, StateSpaceShape,
 };
+use kernels::cuda::Launching;
 use kernels::cuda::source::headers;
 use kernels::types::{codec, codecs};
 use schemas::gguf::DType;
@@ -11,10 +12,9 @@ use schemas::gguf::DType;
 use crate::choose::choose;
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
 use crate::emulated::Order;
-use crate::interpreted::{Interpreted, Texts};
 use crate::moe::{experts, heads, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule, state_space};
-use crate::{Case, Run};
+use crate::{Case, Run, cuda};
 
 /// Allowed error relative to the terms of a sum, if the kernel only adds and multiplies: some units of
 /// 2^-24, as each of 32 lanes rounds some hundred times, up or down.
@@ -729,7 +729,9 @@ fn heads_that_are_too_large_are_refused() {
         window: None,
     };
     let case = attention(&mut Random(1), shape, CacheType::F16, 2, 1, 5, false);
-    let cuda = Interpreted::cuda(Order::Rising, Texts::prebuilt());
+    let Some(cuda) = cuda(Order::Rising, Launching::OneByOne) else {
+        return;
+    };
     let out = (case.run)(&cuda, &[0, 1]);
     assert!(out.iter().flatten().all(|x| x.is_nan()));
     let failure = cuda.failure().expect("a failure").to_string();

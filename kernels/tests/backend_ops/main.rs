@@ -6,8 +6,6 @@ mod choose;
 mod data;
 #[path = "../emulated/mod.rs"]
 mod emulated;
-#[path = "../interpreted/mod.rs"]
-mod interpreted;
 mod joined;
 mod moe;
 mod recurrent;
@@ -17,12 +15,11 @@ use std::sync::Arc;
 
 use kernels::backend::Backend;
 use kernels::cpu::{Cpu, CpuConfig, Layout};
-use kernels::cuda::{Arch, Compiler, Cuda, DriverConfig, Launching};
+use kernels::cuda::{Cuda, DriverConfig, Launching};
 
 use cases::{cases, device_cases};
 use data::{Random, f64_row, largest};
 use emulated::{Emulated, Order};
-use interpreted::{Interpreted, Texts};
 
 /// An operation on a batch of items, which are rows, or whole sequences for recurrent operations.
 struct Case<B> {
@@ -104,54 +101,16 @@ fn cuda_kernels_give_the_bits_of_the_cpu() {
     assert_eq!((rising.failure(), falling.failure()), (None, None));
 }
 
-/// The same for the prebuilt PTX, with all memory accesses checked.
+/// The same on a real device.
 #[test]
-fn ptx_gives_the_bits_of_the_cpu() {
-    assert_ptx_gives_the_bits_of_the_cpu(&Texts::prebuilt());
-}
-
-/// The same for PTX that the installed NVRTC compiles for this architecture, if there is one.
-#[test]
-#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
-fn ptx_of_nvrtc_gives_the_bits_of_the_cpu() {
-    match Compiler::find() {
-        Err(error) => println!("skipped: {error}"),
-        Ok(compiler) => {
-            println!("NVRTC {}", compiler.version());
-            let arch = Arch { major: 9, minor: 0 };
-            assert_ptx_gives_the_bits_of_the_cpu(&Texts::of(compiler, arch));
-        }
-    }
-}
-
-fn assert_ptx_gives_the_bits_of_the_cpu(texts: &Arc<Texts>) {
-    let cpu = &backends()[0];
-    let mut orders = [Order::Rising, Order::Falling].into_iter().cycle();
-    let mut failures = Vec::new();
-    for (on_cpu, case) in device_cases().iter().zip(device_cases()) {
-        let order = orders.next().expect("without end");
-        let device = Interpreted::cuda(order, Arc::clone(texts));
-        let all: Vec<usize> = (0..case.expected.len()).collect();
-        let expected = bits((on_cpu.run)(cpu, &all));
-        failures.extend(find_difference(&case, &expected, &device, iter::once(all)));
-        failures.extend(device.failure().map(|failure| failure.to_string()));
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n"));
-}
-
-/// The same on a real device, if `CUDA_TEST_DEVICE` names one by index.
-#[test]
-#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+#[expect(clippy::print_stdout, reason = "says on what it ran")]
 fn a_cuda_device_gives_the_bits_of_the_cpu() {
-    let named = std::env::var("CUDA_TEST_DEVICE").ok();
-    let Some(index) = named.and_then(|index| index.parse().ok()) else {
-        return println!("skipped: CUDA_TEST_DEVICE names no device");
-    };
-    let config = DriverConfig { index, cache: None };
-    let device = Cuda::open(config, Launching::Graphs).expect("the device that is named");
+    let Some(device) = device() else { return };
     let cpu = &backends()[0];
+    let (share, n_share) = share_of_cases();
     let mut failures = Vec::new();
-    for (on_cpu, case) in device_cases().iter().zip(device_cases()) {
+    let cases = device_cases().into_iter().zip(device_cases());
+    for (on_cpu, case) in cases.skip(share).step_by(n_share) {
         let all: Vec<usize> = (0..case.expected.len()).collect();
         let expected = bits((on_cpu.run)(cpu, &all));
         let alone = all.iter().map(|&item| vec![item]);
@@ -161,7 +120,22 @@ fn a_cuda_device_gives_the_bits_of_the_cpu() {
     }
     assert_eq!(device.failure(), None);
     assert!(failures.is_empty(), "{}", failures.join("\n"));
-    println!("{}: {} cases", device.name(), device_cases::<Cuda>().len());
+    let n_case = device_cases::<Cuda>().len();
+    println!(
+        "{}: {n_case} cases, share {share} of {n_share}",
+        device.name()
+    );
+}
+
+/// Returns which share of the cases to test on a device: `CUDA_TEST_SHARE` is `2/8` for the third of eight. Tools
+/// that slow the device down are faster with several processes.
+fn share_of_cases() -> (usize, usize) {
+    let Ok(share) = std::env::var("CUDA_TEST_SHARE") else {
+        return (0, 1);
+    };
+    let numbers = share.split_once('/').expect("INDEX/COUNT");
+    let number = |text: &str| text.parse().expect("a number");
+    (number(numbers.0), number(numbers.1))
 }
 
 #[test]
@@ -256,6 +230,18 @@ fn backends() -> Vec<Cpu> {
         }
     }
     backends
+}
+
+/// The device whose index is in `CUDA_TEST_DEVICE`; `None` if there is no such variable.
+#[expect(clippy::print_stdout, reason = "a test that proves nothing says so")]
+fn device() -> Option<Cuda> {
+    let named = std::env::var("CUDA_TEST_DEVICE").ok();
+    let Some(index) = named.and_then(|index| index.parse().ok()) else {
+        println!("skipped: CUDA_TEST_DEVICE names no device");
+        return None;
+    };
+    let config = DriverConfig { index, cache: None };
+    Some(Cuda::open(config, Launching::Graphs).expect("the device that is named"))
 }
 
 /// The CUDA kernels, emulated on the CPU; `None` if no C++ compiler is installed.
