@@ -13,6 +13,7 @@ pub(crate) mod huge_pages;
 pub(crate) mod math;
 pub(crate) mod pool;
 pub(crate) mod prefetch;
+pub(crate) mod recurrence;
 pub(crate) mod repack;
 pub(crate) mod weight;
 

@@ -6,7 +6,8 @@ use crate::cpu::Cpu;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::math::{exp, sigmoid, softplus};
-use crate::simd::{Kernel, LANES, Simd};
+use crate::cpu::recurrence::{Recurrence, StateColumns};
+use crate::simd::{Kernel, Simd};
 
 impl GatedDeltaOp for Cpu {
     fn gated_delta_rule(
@@ -81,18 +82,7 @@ impl Kernel for Advance<'_> {
                 strength: sigmoid(self.input.beta[at]),
             };
             let out = self.out.row(step.row, 0..head_dim_v);
-            match step.read {
-                Some(read) if read != step.write => {
-                    let [old, new] = self.slots.two_rows([read, step.write], 0..len);
-                    token.advance(simd, Some(old), new, out);
-                }
-                Some(_) => token.advance(simd, None, self.slots.row(step.write, 0..len), out),
-                None => {
-                    let state = self.slots.row(step.write, 0..len);
-                    state.fill(0.0);
-                    token.advance(simd, None, state, out);
-                }
-            }
+            token.advance(simd, step, &mut self.slots, len, out);
         }
     }
 }
@@ -107,37 +97,23 @@ struct Token<'a> {
     strength: f32,
 }
 
-impl Token<'_> {
-    /// Advances the state from `old` to `new`, in place if there is no `old`.
+impl Recurrence for Token<'_> {
     #[inline(always)]
-    fn advance<S: Simd>(&self, simd: S, old: Option<&[f32]>, new: &mut [f32], out: &mut [f32]) {
-        let dim = self.v.len();
-        // Two chunks of columns at a time: their sums overlap, and this part of the state stays in the L1
-        // cache from the first pass to the second.
-        let tiled = dim - dim % (2 * LANES);
-        for at in (0..tiled).step_by(2 * LANES) {
-            self.advance_columns::<S, 2>(simd, at, 2 * LANES, old, new, out);
-        }
-        for at in (tiled..dim).step_by(LANES) {
-            self.advance_columns::<S, 1>(simd, at, LANES.min(dim - at), old, new, out);
-        }
+    fn dim(&self) -> usize {
+        self.v.len()
     }
 
-    /// Advances `width` columns of the state, starting at column `at`, in `N` chunks.
     #[inline(always)]
     fn advance_columns<S: Simd, const N: usize>(
         &self,
         simd: S,
-        at: usize,
-        width: usize,
+        columns: &StateColumns,
         old: Option<&[f32]>,
         new: &mut [f32],
         out: &mut [f32],
     ) {
-        let dim = self.v.len();
-        // Columns of chunk `n` in the state row that begins at `row`.
-        let chunk =
-            |row: usize, n: usize| row + at + n * LANES..row + at + width.min((n + 1) * LANES);
+        let dim = self.dim();
+        let chunk = |row, n| columns.chunk(row, n);
         let zero = simd.lanes(|_| simd.splat(0.0));
         let mut delta = [zero; N];
         let decay = simd.splat(self.decay);
