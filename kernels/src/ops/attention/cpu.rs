@@ -165,21 +165,6 @@ impl Softmax {
         largest: f32::NEG_INFINITY,
         sum: 0.0,
     };
-
-    /// Replaces the scores of a block by weights. Returns the factor that rescales earlier sums.
-    #[inline(always)]
-    fn add<S: Simd>(&mut self, simd: S, scores: &mut Chunk) -> f32 {
-        let largest = larger(self.largest, largest(scores));
-        for score in scores.iter_mut() {
-            *score = exp(*score - largest);
-        }
-        let correction = exp(self.largest - largest);
-        *self = Softmax {
-            largest,
-            sum: self.sum * correction + simd.sum(simd.load_partial(scores)),
-        };
-        correction
-    }
 }
 
 impl<'a> State<'a> {
@@ -385,12 +370,8 @@ impl Attend<'_, '_> {
             self.prefetch(simd, self.k, keys.start, chunk, n_chunk);
             for tile in tiles::<S>(n_heads) {
                 let q = |i| &q[(tile.start + i) * n_chunk + chunk];
-                let mut products = [[0.0; LANES]; MAX_TILE];
-                let products = &mut products[..tile.len()];
-                add_tile(simd, q, 0..LANES, &square.0, products);
-                for (score, product) in scores[tile].iter_mut().zip(products) {
-                    add_to(score, product);
-                }
+                let scores = Scores(&mut scores[tile.clone()]);
+                add_tile(simd, tile.len(), q, 0..LANES, &square.0, scores);
             }
         }
     }
@@ -398,12 +379,20 @@ impl Attend<'_, '_> {
     /// Turns scores into softmax weights.
     #[inline(always)]
     fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch<'_>, state: &mut State<'_>) {
-        let n_group = scratch.scores.len() / scratch.seen.len();
-        let heads = scratch.scores.iter_mut().zip(&mut *scratch.corrections);
-        let heads = heads.zip(&mut *state.softmax).enumerate();
-        for (i, ((scores, correction), softmax)) in heads {
-            let seen = &scratch.seen[i / n_group];
-            *correction = 1.0;
+        let Scratch {
+            seen,
+            scores,
+            corrections,
+            ..
+        } = scratch;
+        let n_group = scores.len() / seen.len();
+        let seen = |i: usize| &seen[i / n_group];
+        // In three passes, so that the exponentials of several heads are computed together.
+        let heads = scores.iter_mut().zip(&mut **corrections);
+        for (i, ((scores, correction), softmax)) in heads.zip(&mut *state.softmax).enumerate() {
+            let seen = seen(i);
+            // The exponential of zero: the sums stay the same.
+            *correction = 0.0;
             if seen.is_empty() {
                 continue;
             }
@@ -412,7 +401,22 @@ impl Attend<'_, '_> {
                 scores[..seen.start].fill(f32::NEG_INFINITY);
                 scores[seen.end..].fill(f32::NEG_INFINITY);
             }
-            *correction = softmax.add(simd, scores);
+            let largest = larger(softmax.largest, largest(scores));
+            *correction = softmax.largest - largest;
+            softmax.largest = largest;
+        }
+        for correction in corrections.iter_mut() {
+            *correction = exp(*correction);
+        }
+        let heads = scores.iter_mut().zip(&**corrections);
+        for (i, ((scores, correction), softmax)) in heads.zip(&mut *state.softmax).enumerate() {
+            if seen(i).is_empty() {
+                continue;
+            }
+            for score in scores.iter_mut() {
+                *score = exp(*score - softmax.largest);
+            }
+            softmax.sum = softmax.sum * correction + simd.sum(simd.load_partial(scores));
         }
     }
 
@@ -448,23 +452,31 @@ impl Attend<'_, '_> {
                 // those, head by head.
                 let all = 0..tile.len();
                 let start = all.clone().map(|i| seen(i).start).max().unwrap_or(0);
-                let end = all.map(|i| seen(i).end).min().unwrap_or(0).max(start);
+                let end = all.clone().map(|i| seen(i).end).min().unwrap_or(0);
+                let shared = start..end.max(start);
+                let mut sums = Values {
+                    sums: &mut state.sums[tile.start * n_chunk..],
+                    corrections: &corrections[tile.start..],
+                    n_chunk,
+                    chunk,
+                };
+                let (n, values) = (tile.len(), &square.0);
+                let of = |i: usize| &weights[i];
+                if all.clone().all(|i| *seen(i) == shared) {
+                    add_tile(simd, n, of, shared, values, sums);
+                    continue;
+                }
                 let mut products = [[0.0; LANES]; MAX_TILE];
-                let products = &mut products[..tile.len()];
+                let products = &mut products[..n];
                 for (i, product) in products.chunks_mut(1).enumerate() {
-                    let before = seen(i).start..seen(i).end.min(start);
-                    add_tile(simd, |_| &weights[i], before, &square.0, product);
+                    let before = seen(i).start..seen(i).end.min(shared.start);
+                    add_tile(simd, 1, |_| of(i), before, values, Products(product));
                 }
-                add_tile(simd, |i| &weights[i], start..end, &square.0, products);
+                add_tile(simd, n, of, shared.clone(), values, Products(products));
                 for (i, product) in products.chunks_mut(1).enumerate() {
-                    let after = seen(i).start.max(end)..seen(i).end;
-                    add_tile(simd, |_| &weights[i], after, &square.0, product);
-                }
-                for (head, product) in tile.zip(products) {
-                    let sums = &mut state.sums[head * n_chunk + chunk];
-                    let correction = simd.splat(corrections[head]);
-                    let (old, new) = (simd.load_partial(sums), simd.load_partial(product));
-                    simd.store_partial(simd.scale_add(correction, old, new), sums);
+                    let after = seen(i).start.max(shared.end)..seen(i).end;
+                    add_tile(simd, 1, |_| of(i), after, values, Products(product));
+                    sums.finish(simd, i, simd.load_partial(&product[0]));
                 }
             }
         }
@@ -500,24 +512,82 @@ fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
     parts(n_heads, n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS)))
 }
 
-#[inline(always)]
-fn add_to(sums: &mut Chunk, terms: &Chunk) {
-    sums.iter_mut().zip(terms).for_each(|(sum, x)| *sum += x);
+/// The sums of a tile of heads. Not closures, which the compiler would not inline into every size of tile.
+trait Sums<S: Simd> {
+    /// Returns the sum of head `c` so far.
+    fn start(&self, simd: S, c: usize) -> S::Lanes;
+
+    /// Takes the sum of head `c`.
+    fn finish(&mut self, simd: S, c: usize, sum: S::Lanes);
 }
 
-/// `sums[c] += sum(a(c)[i] * b[i])`, in order of `i`.
+/// Sums to be continued.
+struct Products<'a>(&'a mut [Chunk]);
+
+impl<S: Simd> Sums<S> for Products<'_> {
+    #[inline(always)]
+    fn start(&self, simd: S, c: usize) -> S::Lanes {
+        simd.load_partial(&self.0[c])
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, simd: S, c: usize, sum: S::Lanes) {
+        simd.store_partial(sum, &mut self.0[c]);
+    }
+}
+
+/// Scores, to which the sum of each chunk is added.
+struct Scores<'a>(&'a mut [Chunk]);
+
+impl<S: Simd> Sums<S> for Scores<'_> {
+    #[inline(always)]
+    fn start(&self, simd: S, _: usize) -> S::Lanes {
+        simd.lanes(|_| simd.splat(0.0))
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, simd: S, c: usize, sum: S::Lanes) {
+        let score = simd.load_partial(&self.0[c]);
+        simd.store_partial(simd.scale_add(simd.splat(1.0), sum, score), &mut self.0[c]);
+    }
+}
+
+/// Weighted sums of values, which are rescaled before the sum of a block is added.
+struct Values<'a> {
+    /// `(heads, chunks of a head)`
+    sums: &'a mut [Chunk],
+    /// A factor per head.
+    corrections: &'a [f32],
+    n_chunk: usize,
+    chunk: usize,
+}
+
+impl<S: Simd> Sums<S> for Values<'_> {
+    #[inline(always)]
+    fn start(&self, simd: S, _: usize) -> S::Lanes {
+        simd.lanes(|_| simd.splat(0.0))
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, simd: S, c: usize, sum: S::Lanes) {
+        let sums = &mut self.sums[c * self.n_chunk + self.chunk];
+        let correction = simd.splat(self.corrections[c]);
+        let sum = simd.scale_add(correction, simd.load_partial(sums), sum);
+        simd.store_partial(sum, sums);
+    }
+}
+
+/// Adds `a(c)[i] * b[i]` to the sums of `n` heads, in order of `i`.
 #[inline(always)]
 fn add_tile<'a, S: Simd>(
     simd: S,
+    n: usize,
     a: impl Fn(usize) -> &'a Chunk,
     range: Range<usize>,
     b: &[Chunk; LANES],
-    sums: &mut [Chunk],
+    sums: impl Sums<S>,
 ) {
-    if range.is_empty() {
-        return;
-    }
-    match sums.len() {
+    match n {
         1 => add_products::<S, 1>(simd, a, range, b, sums),
         2 => add_products::<S, 2>(simd, a, range, b, sums),
         3 => add_products::<S, 3>(simd, a, range, b, sums),
@@ -535,12 +605,11 @@ fn add_products<'a, S: Simd, const C: usize>(
     a: impl Fn(usize) -> &'a Chunk,
     range: Range<usize>,
     b: &[Chunk; LANES],
-    sums: &mut [Chunk],
+    mut sums: impl Sums<S>,
 ) {
-    let sums: &mut [Chunk; C] = sums.first_chunk_mut().expect("as many sums");
-    let b = &b[range.clone()];
-    let a: [&[f32]; C] = array(|c| &a(c)[range.clone()][..b.len()]);
-    let mut acc: [S::Lanes; C] = array(|c| simd.load_partial(&sums[c]));
+    let b = b.get(range.clone()).unwrap_or_default();
+    let a: [&[f32]; C] = array(|c| &a(c)[range.start..][..b.len()]);
+    let mut acc: [S::Lanes; C] = array(|c| sums.start(simd, c));
     for (i, b) in b.iter().enumerate() {
         let a: [_; C] = array(|c| simd.splat(a[c][i]));
         // Register by register: those of a whole chunk and of all sums would not fit the register file.
@@ -551,7 +620,7 @@ fn add_products<'a, S: Simd, const C: usize>(
             }
         }
     }
-    for (sums, acc) in sums.iter_mut().zip(acc) {
-        simd.store_partial(acc, sums);
+    for (c, acc) in acc.into_iter().enumerate() {
+        sums.finish(simd, c, acc);
     }
 }
