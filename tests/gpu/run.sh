@@ -60,9 +60,10 @@ check() {
 
 # Runs the cases under a tool of compute-sanitizer, shared among several processes.
 sanitize() {
-    local share failed=0 processes=()
-    for ((share = 0; share < 8; share++)); do
-        CUDA_TEST_SHARE=$share/8 compute-sanitizer --tool "$1" --error-exitcode 1 \
+    local share failed=0 processes=() shares
+    shares=$(nproc)
+    for ((share = 0; share < shares; share++)); do
+        CUDA_TEST_SHARE=$share/$shares compute-sanitizer --tool "$1" --error-exitcode 1 \
             "$2" --nocapture a_cuda_device_gives >"$out/$1-$share.txt" 2>&1 &
         processes+=($!)
     done
@@ -130,10 +131,17 @@ run() {
     text cuda --spec-type draft-mtp >"$out/text-drafted.txt" || failed=1
     check same-text cmp "$out/text-cpu.txt" "$out/text-cuda.txt"
     check same-text-drafted cmp "$out/text-cpu.txt" "$out/text-drafted.txt"
+    # A context of several spans of attention.
+    long() { text "$1" -n 1500 --ignore-eos "${@:2}"; }
+    long cpu --spec-type none >"$out/long-cpu.txt"
+    long cuda --spec-type ngram-simple,draft-mtp >"$out/long-drafted.txt" || failed=1
+    check same-long-text cmp "$out/long-cpu.txt" "$out/long-drafted.txt"
     check verify "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
         --report "$out/verify.json"
     check verify-draft "$dir/specrun" verify --device cuda -m "$work/target.gguf" \
         -md "$work/draft.gguf" --report "$out/verify-draft.json"
+    check verify-chain "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
+        --spec-type ngram-simple,draft-mtp --parallel 4 -ctk q8_0 -ctv q8_0 --report "$out/verify-chain.json"
 
     check bandwidth "$dir/copy_bandwidth"
     # Multiply-adds per prompt token, from the shapes of these models.

@@ -8,7 +8,7 @@ use crate::simd::{LANES, Simd};
 
 /// One step of one head. The state is `(rows, dim)`.
 pub(crate) trait Recurrence {
-    /// StateColumns of the state, and elements of the result.
+    /// Columns of the state, and elements of the result.
     fn dim(&self) -> usize;
 
     /// Advances some columns of the state from `old` to `new`, in place if there is no `old`, in `N` chunks.

@@ -515,7 +515,10 @@ fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
 /// The sums of a tile of heads. Not closures, which the compiler would not inline into every size of tile.
 trait Sums<S: Simd> {
     /// Returns the sum of head `c` so far.
-    fn start(&self, simd: S, c: usize) -> S::Lanes;
+    #[inline(always)]
+    fn start(&self, simd: S, _c: usize) -> S::Lanes {
+        simd.lanes(|_| simd.splat(0.0))
+    }
 
     /// Takes the sum of head `c`.
     fn finish(&mut self, simd: S, c: usize, sum: S::Lanes);
@@ -541,14 +544,11 @@ struct Scores<'a>(&'a mut [Chunk]);
 
 impl<S: Simd> Sums<S> for Scores<'_> {
     #[inline(always)]
-    fn start(&self, simd: S, _: usize) -> S::Lanes {
-        simd.lanes(|_| simd.splat(0.0))
-    }
-
-    #[inline(always)]
     fn finish(&mut self, simd: S, c: usize, sum: S::Lanes) {
         let score = simd.load_partial(&self.0[c]);
-        simd.store_partial(simd.scale_add(simd.splat(1.0), sum, score), &mut self.0[c]);
+        // A sum: a product with 1 is exact.
+        let score = simd.scale_add(simd.splat(1.0), sum, score);
+        simd.store_partial(score, &mut self.0[c]);
     }
 }
 
@@ -563,11 +563,6 @@ struct Values<'a> {
 }
 
 impl<S: Simd> Sums<S> for Values<'_> {
-    #[inline(always)]
-    fn start(&self, simd: S, _: usize) -> S::Lanes {
-        simd.lanes(|_| simd.splat(0.0))
-    }
-
     #[inline(always)]
     fn finish(&mut self, simd: S, c: usize, sum: S::Lanes) {
         let sums = &mut self.sums[c * self.n_chunk + self.chunk];
