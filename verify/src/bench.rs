@@ -77,6 +77,7 @@ pub fn bench<B: Backend>(
         let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
         prefill.push(seconds.sum());
     }
+    choose_prefetch_distance(&mut context, backend, rest[0]);
     // Measured before and after, because the machine may have become slower meanwhile.
     let before = backend.read_rate(Readers::All);
     let widths = width_costs(&mut context, rest, n_rounds);
@@ -106,6 +107,20 @@ pub fn bench<B: Backend>(
         widths,
         prefill: Vec::new(),
     })
+}
+
+/// Decodes until the backend has chosen a distance for prefetches, which it measures while it decodes.
+fn choose_prefetch_distance<B: Backend>(context: &mut Context<B>, backend: &B, token: u32) {
+    /// A backend without a choice measures nothing.
+    const MAX_PASSES: usize = 16;
+    let start = context.len(0);
+    for _ in 0..MAX_PASSES {
+        if backend.prefetch_distance().is_some() {
+            break;
+        }
+        pass(context, start as usize, &[token], Outputs::All);
+        context.truncate(0, start);
+    }
 }
 
 /// Returns the seconds of a pass over tokens of sequence 0.
