@@ -1,5 +1,8 @@
 //! Activations quantized to 8 bits, the right-hand side of products with quantized weights.
 
+use std::mem::MaybeUninit;
+use std::ptr;
+
 use super::arena::Arena;
 use super::{Cpu, parts};
 use crate::simd::packed::MAX_FUSED;
@@ -79,7 +82,7 @@ impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
-        let quants = arena.filled(Quantized::ZERO, n * n_tile);
+        let quants = arena.room(n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
         let tasks = rows.zip(quants.chunks_mut(BLOCK * n_tile));
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
@@ -87,6 +90,8 @@ impl<'a> Activations<'a> {
             n_tile,
             quants,
         });
+        // SAFETY: the tasks have written all of them.
+        let quants = unsafe { &*(ptr::from_ref(quants) as *const [Quantized]) };
         Activations { quants, n, n_tile }
     }
 
@@ -138,7 +143,8 @@ const ENCODE_WORK: usize = 4;
 struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
-    quants: &'a mut [Quantized],
+    /// All are written.
+    quants: &'a mut [MaybeUninit<Quantized>],
 }
 
 impl Kernel for Encode<'_> {
@@ -148,7 +154,8 @@ impl Kernel for Encode<'_> {
         let x = self.x.as_chunks().0;
         for tile in 0..self.n_tile {
             for row in 0..n {
-                self.quants[tile * n + row] = Quantized::new(simd, &x[row * self.n_tile + tile]);
+                let x = &x[row * self.n_tile + tile];
+                self.quants[tile * n + row].write(Quantized::new(simd, x));
             }
         }
     }

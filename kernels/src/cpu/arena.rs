@@ -1,7 +1,7 @@
 //! [`Arena`]: scratch memory of an operation or of one of its tasks.
 
 use std::cell::RefCell;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::ops::Deref;
 
 use bumpalo::Bump;
@@ -24,6 +24,11 @@ impl Arena {
     #[inline(always)]
     pub(crate) fn filled<T: Copy>(&self, value: T, n: usize) -> &mut [T] {
         self.0.alloc_slice_fill_copy(n, value)
+    }
+
+    /// Allocates room for `n` values, which takes no time.
+    pub(crate) fn room<T: Copy>(&self, n: usize) -> &mut [MaybeUninit<T>] {
+        self.0.alloc_slice_fill_with(n, |_| MaybeUninit::uninit())
     }
 }
 

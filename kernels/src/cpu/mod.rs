@@ -81,6 +81,14 @@ pub struct Cpu {
 /// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
 const PARALLEL_WORK: usize = 1 << 17;
 
+/// Work of a task of rows or elements, in multiply-adds: taking a task costs as much as a thousand of them.
+pub(crate) const TASK_WORK: usize = 1 << 15;
+
+/// Returns how many rows a task has, from the work for one of them.
+pub(crate) fn rows_per_task(work: usize) -> usize {
+    (TASK_WORK / work.max(1)).max(1)
+}
+
 impl Cpu {
     /// Starts the threads, or as many of them as the system allows.
     ///

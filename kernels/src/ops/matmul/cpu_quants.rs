@@ -158,12 +158,39 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                     }
                 };
                 let n_panel = sums.len() / n;
-                for (i, sums) in sums.chunks_exact(n_panel).enumerate() {
-                    for (panel, sums) in sums.iter().enumerate() {
-                        store(simd, &mut out, first_x + i, done + panel * ROWS, sums);
-                    }
-                }
+                simd.run(StorePanels {
+                    sums,
+                    n_panel,
+                    out: &mut out,
+                    row: first_x,
+                    first: done,
+                });
                 done += n_panel * ROWS;
+            }
+        }
+    }
+}
+
+/// Writes the sums of some panels. A function of its own: in that of the products, which needs all registers, the
+/// loop would keep its variables in memory.
+struct StorePanels<'a, 'o> {
+    /// `(n, n_panel)`
+    sums: &'a [[f32; ROWS]],
+    n_panel: usize,
+    out: &'a mut ColumnsMut<'o>,
+    /// First activation row.
+    row: usize,
+    /// First weight row.
+    first: usize,
+}
+
+impl Kernel for StorePanels<'_, '_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (i, sums) in self.sums.chunks_exact(self.n_panel).enumerate() {
+            for (panel, sums) in sums.iter().enumerate() {
+                let first = self.first + panel * ROWS;
+                store(simd, self.out, self.row + i, first, sums);
             }
         }
     }

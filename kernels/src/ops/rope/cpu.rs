@@ -2,19 +2,48 @@
 
 use super::RopeOp;
 use crate::backend::{Rope, RopeLayout};
-use crate::cpu::Cpu;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::math::sin_cos;
+use crate::cpu::{Cpu, rows_per_task};
+use crate::simd::{Kernel, Simd};
 
 impl RopeOp for Cpu {
     fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {
-        let x = &mut x[..positions.len() * n_head * rope.head_dim];
+        let row_len = n_head * rope.head_dim;
+        let x = &mut x[..positions.len() * row_len];
+        assert!(2 * rope.inv_freq.len() <= rope.head_dim);
+        let work = row_len + SIN_COS_WORK * rope.inv_freq.len();
+        let n_row = rows_per_task(work);
+        let tasks = x.chunks_mut(n_row * row_len).zip(positions.chunks(n_row));
+        self.run(positions.len() * work, tasks, |(x, positions)| Rotate {
+            x,
+            rope,
+            row_len,
+            positions,
+        });
+    }
+}
+
+/// Approximate cost of a sine with its cosine, in multiply-adds.
+const SIN_COS_WORK: usize = 32;
+
+/// Rotates the heads of some rows.
+struct Rotate<'a> {
+    x: &'a mut [f32],
+    rope: &'a Rope,
+    row_len: usize,
+    positions: &'a [u32],
+}
+
+impl Kernel for Rotate<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let rope = self.rope;
         let n_pair = rope.inv_freq.len();
-        assert!(2 * n_pair <= rope.head_dim);
         let arena = Arena::new();
         let rotation = arena.filled((0.0, 0.0), n_pair);
-        for (row, &position) in x.chunks_exact_mut(n_head * rope.head_dim).zip(positions) {
+        for (row, &position) in self.x.chunks_exact_mut(self.row_len).zip(self.positions) {
             for (rotation, &inv_freq) in rotation.iter_mut().zip(&rope.inv_freq) {
                 let (sin, cos) = sin_cos(position as f32 * inv_freq);
                 *rotation = (rope.magnitude * sin, rope.magnitude * cos);
@@ -39,6 +68,7 @@ impl RopeOp for Cpu {
     }
 }
 
+#[inline(always)]
 fn rotate(a: &mut f32, b: &mut f32, (sin, cos): (f32, f32)) {
     (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
 }
