@@ -88,7 +88,8 @@ number() {
 figures() {
     local copies ratio
     copies=$(sed -n 's/.*copies at \([0-9.]*\) GB.*/\1/p' "$out/bandwidth.txt")
-    ratio=$(grep -A 3 '"n_tokens": 8,' "$1" | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p')
+    # A benchmark that failed has none.
+    ratio=$(grep -A 3 '"n_tokens": 8,' "$1" | sed -n 's/.*"ratio": *\([0-9.]*\).*/\1/p' || true)
     awk -v name="$2" -v copies="${copies:-0}" -v ratio="${ratio:-0}" \
         -v decode="$(number "$1" decode_gigabytes_per_s)" \
         -v tokens="$(number "$1" decode_tokens_per_s)" \
@@ -124,24 +125,24 @@ run() {
     check same-logits-one-by-one cmp "$out/logits-cpu.txt" "$out/logits-one-by-one.txt"
     # The text must be the same, too, greedy and with drafts, when no logits are requested.
     text() {
-        "$dir/specrun" generate --device "$1" -m "$work/target.gguf" -p 'def add(a, b):' -n 64 "${@:2}"
+        "$dir/specrun" generate --device "$1" -n "$2" --spec-type "$3" --ignore-eos \
+            -m "$work/target.gguf" -p 'def add(a, b):'
     }
-    text cpu --spec-type none >"$out/text-cpu.txt"
-    text cuda --spec-type none >"$out/text-cuda.txt" || failed=1
-    text cuda --spec-type draft-mtp >"$out/text-drafted.txt" || failed=1
+    text cpu 64 none >"$out/text-cpu.txt"
+    text cuda 64 none >"$out/text-cuda.txt" || failed=1
+    text cuda 64 draft-mtp >"$out/text-drafted.txt" || failed=1
     check same-text cmp "$out/text-cpu.txt" "$out/text-cuda.txt"
     check same-text-drafted cmp "$out/text-cpu.txt" "$out/text-drafted.txt"
     # A context of several spans of attention.
-    long() { text "$1" -n 1500 --ignore-eos "${@:2}"; }
-    long cpu --spec-type none >"$out/long-cpu.txt"
-    long cuda --spec-type ngram-simple,draft-mtp >"$out/long-drafted.txt" || failed=1
+    text cpu 1500 none >"$out/long-cpu.txt"
+    text cuda 1500 ngram-simple,draft-mtp >"$out/long-drafted.txt" || failed=1
     check same-long-text cmp "$out/long-cpu.txt" "$out/long-drafted.txt"
     check verify "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
-        --report "$out/verify.json"
+        --overwrite --report "$out/verify.json"
     check verify-draft "$dir/specrun" verify --device cuda -m "$work/target.gguf" \
-        -md "$work/draft.gguf" --report "$out/verify-draft.json"
+        -md "$work/draft.gguf" --overwrite --report "$out/verify-draft.json"
     check verify-chain "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
-        --spec-type ngram-simple,draft-mtp --parallel 4 -ctk q8_0 -ctv q8_0 --report "$out/verify-chain.json"
+        --spec-type ngram-simple,draft-mtp --parallel 4 -ctk q8_0 -ctv q8_0 --overwrite --report "$out/verify-chain.json"
 
     check bandwidth "$dir/copy_bandwidth"
     # Multiply-adds per prompt token, from the shapes of these models.
