@@ -8,13 +8,21 @@ use super::neon::{Dotted, Neon, Widened};
 use super::portable::Portable;
 use super::{Kernel, KernelInto, Simd};
 #[cfg(target_arch = "x86_64")]
-use super::{avx2::Avx2, avx512::Avx512};
+use super::{
+    avx2::{
+        Avx2,
+        dots::{Dotted as Vnni, Widened as Avx},
+    },
+    avx512::Avx512,
+};
 
 /// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// AVX2 with FMA and F16C, and AVX-VNNI for products.
+    AvxVnni,
     /// AVX2 with FMA and F16C.
     Avx2,
     /// NEON with the `dotprod` extension.
@@ -26,8 +34,9 @@ pub enum Isa {
 }
 
 impl Isa {
-    const NAMES: [(&str, Isa); 5] = [
+    const NAMES: [(&str, Isa); 6] = [
         ("avx512", Isa::Avx512),
+        ("avxvnni", Isa::AvxVnni),
         ("avx2", Isa::Avx2),
         ("dotprod", Isa::Dotprod),
         ("neon", Isa::Neon),
@@ -44,7 +53,9 @@ impl fmt::Display for Isa {
 
 /// The name is not that of an instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("instruction set {found:?} is unknown, expected avx512, avx2, dotprod, neon or portable")]
+#[error(
+    "instruction set {found:?} is unknown, expected avx512, avxvnni, avx2, dotprod, neon or portable"
+)]
 pub struct UnknownIsa {
     /// The unknown name.
     pub found: String,
@@ -68,6 +79,12 @@ macro_rules! each {
             #[cfg(target_arch = "x86_64")]
             Implementation::Avx512($simd) => $expression,
             #[cfg(target_arch = "x86_64")]
+            Implementation::AvxVnni(simd) => {
+                // Only products differ: the others are not compiled again.
+                let $simd = simd.widened();
+                $expression
+            }
+            #[cfg(target_arch = "x86_64")]
             Implementation::Avx2($simd) => $expression,
             #[cfg(target_arch = "aarch64")]
             Implementation::Dotprod($simd) => $expression,
@@ -84,7 +101,9 @@ pub(crate) enum Implementation {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
+    AvxVnni(Avx2<Vnni>),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2<Avx>),
     #[cfg(target_arch = "aarch64")]
     Dotprod(Neon<Dotted>),
     #[cfg(target_arch = "aarch64")]
@@ -98,7 +117,8 @@ pub(crate) fn implementations() -> Vec<Implementation> {
     #[cfg(target_arch = "x86_64")]
     {
         list.extend(Avx512::new().map(Implementation::Avx512));
-        list.extend(Avx2::new().map(Implementation::Avx2));
+        list.extend(Avx2::<Vnni>::new().map(Implementation::AvxVnni));
+        list.extend(Avx2::<Avx>::new().map(Implementation::Avx2));
     }
     #[cfg(target_arch = "aarch64")]
     {
@@ -115,6 +135,8 @@ impl Implementation {
             #[cfg(target_arch = "x86_64")]
             Implementation::Avx512(_) => Isa::Avx512,
             #[cfg(target_arch = "x86_64")]
+            Implementation::AvxVnni(_) => Isa::AvxVnni,
+            #[cfg(target_arch = "x86_64")]
             Implementation::Avx2(_) => Isa::Avx2,
             #[cfg(target_arch = "aarch64")]
             Implementation::Dotprod(_) => Isa::Dotprod,
@@ -127,6 +149,15 @@ impl Implementation {
     /// Runs a kernel, compiled for this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) {
         each!(self, simd => simd.run(kernel));
+    }
+
+    /// Runs products of quants, compiled for this instruction set.
+    pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Implementation::AvxVnni(simd) => simd.run(kernel),
+            _ => self.run(kernel),
+        }
     }
 
     /// Runs a kernel that writes to `out`, compiled for this instruction set.

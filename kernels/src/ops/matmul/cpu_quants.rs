@@ -43,7 +43,7 @@ impl QuantKernels {
     pub(crate) const fn of<T: Unpack>() -> QuantKernels {
         QuantKernels {
             multiply: |on, product| {
-                on.run(OfType::<T> {
+                on.run_products(OfType::<T> {
                     product,
                     of: PhantomData,
                 });

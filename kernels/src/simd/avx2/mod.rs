@@ -1,5 +1,6 @@
-//! AVX2: 32 lanes in four 256-bit registers.
+//! AVX2: 32 lanes in four 256-bit registers. Newer CPUs without AVX-512 have products of four bytes (AVX-VNNI).
 
+pub(super) mod dots;
 mod lanes;
 mod packed;
 
@@ -7,18 +8,16 @@ use std::arch::x86_64::*;
 
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
-use crate::simd::{LANES, ROUND, Simd, entry_points};
+use crate::simd::{Kernel, KernelInto, LANES, ROUND, Simd};
+use dots::QuantDots;
 
-/// Proof that AVX2, FMA and F16C are available.
+/// Proof that AVX2, FMA, F16C and the instructions of `D` are available.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<D>(D);
 
-impl Avx2 {
-    pub(crate) fn new() -> Option<Avx2> {
-        (is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"))
-        .then_some(Avx2(()))
+impl<D: QuantDots> From<D> for Avx2<D> {
+    fn from(dots: D) -> Self {
+        Avx2(dots)
     }
 }
 
@@ -33,18 +32,24 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
 
 // In the SAFETY comments: `self` proves that the instructions are available; `part` checks that a register
 // of elements can be read or written.
-impl Simd for Avx2 {
+impl<D: QuantDots> Simd for Avx2<D> {
     type Codec = lanes::F32x8;
     type Vector = __m256;
     type Lanes = [__m256; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
     const COLUMNS: usize = 3;
 
-    entry_points!(Avx2, "avx2,fma,f16c");
+    fn run<K: Kernel>(self, kernel: K) {
+        self.0.run(kernel);
+    }
+
+    fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        self.0.run_into(kernel, out);
+    }
 
     #[inline(always)]
     fn implementation(self) -> Implementation {
-        Implementation::Avx2(self)
+        self.0.implementation()
     }
 
     #[inline(always)]

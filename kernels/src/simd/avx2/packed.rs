@@ -3,14 +3,15 @@
 use std::arch::x86_64::*;
 
 use super::Avx2;
-use crate::simd::packed::{Packed, ROWS, WordBytes, each, products};
+use super::dots::QuantDots;
+use crate::simd::packed::{Packed, ROWS, WordBytes, each};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
 
 /// Loads sixteen bytes of each of two rows.
 #[inline(always)]
-fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
+fn two_rows<D>(_: Avx2<D>, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
     // SAFETY: the value of the type proves that the instructions are available; each load reads one
     // array.
     unsafe {
@@ -21,7 +22,7 @@ fn two_rows(_: Avx2, a: &[u8; 16], b: &[u8; 16]) -> __m256i {
 
 /// Transposes four words of each of eight rows.
 #[inline(always)]
-fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
+fn transpose<D: Copy>(simd: Avx2<D>, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     // Rows `i` and `i + 4` share a register, because unpacking works within 128-bit lanes.
     let a = two_rows(simd, rows[0], rows[4]);
     let b = two_rows(simd, rows[1], rows[5]);
@@ -40,67 +41,34 @@ fn transpose(simd: Avx2, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] {
     }
 }
 
-/// Sums of products of quants of 8 bits, of at most eight words. Word by word, so that the sums of all activation rows
-/// stay in registers; and for both halves of the bits, because a sum of 16 bits then has room for eight words.
-#[inline(always)]
-fn wide_products<const N: usize, const C: usize>(
-    rows: EightRows,
-    words: [&WordBytes; N],
-    x: [&[u32; N]; C],
-) -> [__m256i; C] {
-    // SAFETY: the value of `rows` proves that the instructions are available.
-    unsafe {
-        let mask = _mm256_set1_epi8(15);
-        let mut low_sums = [_mm256_setzero_si256(); C];
-        let mut high_sums = [_mm256_setzero_si256(); C];
-        for i in 0..N {
-            let quants = rows.load_words(words[i]);
-            let low = _mm256_and_si256(quants, mask);
-            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(quants), mask);
-            for c in 0..C {
-                let x = _mm256_set1_epi32(x[c][i] as i32);
-                low_sums[c] = _mm256_add_epi16(low_sums[c], _mm256_maddubs_epi16(low, x));
-                high_sums[c] = _mm256_add_epi16(high_sums[c], _mm256_maddubs_epi16(high, x));
-            }
-        }
-        let mut sums = [_mm256_setzero_si256(); C];
-        for c in 0..C {
-            let low = _mm256_madd_epi16(low_sums[c], _mm256_set1_epi16(1));
-            let high = _mm256_madd_epi16(high_sums[c], _mm256_set1_epi16(16));
-            sums[c] = _mm256_add_epi32(low, high);
-        }
-        sums
-    }
-}
-
 /// Eight of sixteen rows: those of one register.
 #[derive(Clone, Copy)]
-pub(crate) struct EightRows {
+pub(crate) struct EightRows<D> {
     /// Proof that the instructions are available.
-    simd: Avx2,
+    simd: Avx2<D>,
     /// 0, or 1 for the last eight.
     index: usize,
 }
 
-impl EightRows {
+impl<D> EightRows<D> {
     /// Returns the elements of these rows.
     #[inline(always)]
-    fn of<T>(self, all: &[T; ROWS]) -> &[T; WIDTH] {
+    fn of<'a, T>(&self, all: &'a [T; ROWS]) -> &'a [T; WIDTH] {
         &all.as_chunks().0[self.index]
     }
 }
 
 // "The instructions are available": self proves it.
-impl Packed for EightRows {
+impl<D: QuantDots> Packed for EightRows<D> {
     type Words = __m256i;
     type Floats = __m256;
-    type Part = EightRows;
-    const SUMS: usize = Avx2::SUMS;
-    const WIDE_OFFSET: i32 = Avx2::WIDE_OFFSET;
-    const TILE_WIDE_OFFSET: i32 = Avx2::TILE_WIDE_OFFSET;
+    type Part = Self;
+    const SUMS: usize = Avx2::<D>::SUMS;
+    const WIDE_OFFSET: i32 = Avx2::<D>::WIDE_OFFSET;
+    const TILE_WIDE_OFFSET: i32 = Avx2::<D>::TILE_WIDE_OFFSET;
 
     #[inline(always)]
-    fn part(self, _: usize) -> EightRows {
+    fn part(self, _: usize) -> Self {
         self
     }
 
@@ -200,39 +168,7 @@ impl Packed for EightRows {
         quants: [__m256i; 4],
         x: [u32; 4],
     ) -> __m256i {
-        // SAFETY: the instructions are available.
-        unsafe {
-            // Sums of two products each, which fit signed 16 bits.
-            let [a, b, c, d] = each!(4, i => {
-                let x = _mm256_set1_epi32(x[i] as i32);
-                match BITS {
-                    8 => {
-                        let quants = _mm256_xor_si256(quants[i], _mm256_set1_epi8(i8::MIN));
-                        _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(x, quants))
-                    }
-                    _ => _mm256_maddubs_epi16(quants[i], x),
-                }
-            });
-            let ones = _mm256_set1_epi16(1);
-            // As many products as fit 16 bits are added before they are widened.
-            match BITS {
-                5 => {
-                    let all = _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d));
-                    _mm256_add_epi32(sums, _mm256_madd_epi16(all, ones))
-                }
-                6 => {
-                    let first = _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
-                    let second = _mm256_madd_epi16(_mm256_add_epi16(c, d), ones);
-                    _mm256_add_epi32(sums, _mm256_add_epi32(first, second))
-                }
-                _ => {
-                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(a, ones));
-                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(b, ones));
-                    let sums = _mm256_add_epi32(sums, _mm256_madd_epi16(c, ones));
-                    _mm256_add_epi32(sums, _mm256_madd_epi16(d, ones))
-                }
-            }
-        }
+        self.simd.0.add_products::<BITS>(sums, quants, x)
     }
 
     #[inline(always)]
@@ -241,10 +177,7 @@ impl Packed for EightRows {
         words: [&WordBytes; N],
         x: [&[u32; N]; C],
     ) -> [__m256i; C] {
-        match BITS {
-            8 => wide_products(self, words, x),
-            _ => products::<Self, BITS, N, C>(self, words, x),
-        }
+        D::products::<BITS, N, C>(self, words, x)
     }
 
     #[inline(always)]
@@ -308,18 +241,18 @@ impl Packed for EightRows {
     }
 }
 
-impl Packed for Avx2 {
+impl<D: QuantDots> Packed for Avx2<D> {
     type Words = [__m256i; 2];
     type Floats = [__m256; 2];
-    type Part = EightRows;
+    type Part = EightRows<D>;
     const PARTS: usize = 2;
     const SUMS: usize = 4;
     const FUSED: usize = 4;
-    const WIDE_OFFSET: i32 = 128;
+    const WIDE_OFFSET: i32 = D::WIDE_OFFSET;
     const TILE_WIDE_OFFSET: i32 = 0;
 
     #[inline(always)]
-    fn part(self, index: usize) -> EightRows {
+    fn part(self, index: usize) -> EightRows<D> {
         EightRows { simd: self, index }
     }
 
