@@ -47,6 +47,8 @@ mod error;
 mod gather;
 mod general;
 mod hf_config;
+mod indices;
+mod joined;
 mod model_id;
 mod mtp;
 mod note;

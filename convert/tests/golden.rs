@@ -243,6 +243,13 @@ fn nemotron_h() {
     check("nemotronhmoe", 13);
 }
 
+/// The head is a sidecar, because it mixes the streams with weights of its own.
+#[test]
+fn deepseek4() {
+    check("deepseek4", 10);
+    check("deepseek4-bf16", 2);
+}
+
 #[test]
 fn gpt_oss() {
     check("gpt-oss", 5);

@@ -73,10 +73,14 @@ fn sidecar(plan: &Plan) -> Option<String> {
 /// Describes a model that cannot run here, but whose head can be changed.
 fn stored(plan: &Plan, head: HeadSpec) -> String {
     let arch = head.arch;
+    let support = match arch::is_only_converted(arch) {
+        true => "is converted, but not run",
+        false => "is not supported",
+    };
     if head_blocks(plan).is_empty() {
         return format!(
-            "architecture {arch} is not supported, so layers and tensors were not checked. The file \
-             has no MTP head, and graft-mtp can add one. {ANY}"
+            "architecture {arch} {support}, so layers and tensors were not checked. The file has no \
+             MTP head, and graft-mtp can add one. {ANY}"
         );
     }
     let drafting = match head.drafting {
@@ -84,8 +88,8 @@ fn stored(plan: &Plan, head: HeadSpec) -> String {
         Drafting::Nothing => "llama.cpp stores it, but does not draft with it",
     };
     format!(
-        "architecture {arch} is not supported, so only the MTP head was checked. split-mtp, \
-         graft-mtp, replace-mtp, requantize-mtp and repair-mtp accept it; {drafting}. {ANY}"
+        "architecture {arch} {support}, so only the MTP head was checked. split-mtp, graft-mtp, \
+         replace-mtp, requantize-mtp and repair-mtp accept it; {drafting}. {ANY}"
     )
 }
 

@@ -5,6 +5,7 @@
 //! by the names of their tensors. Shapes are compared with those of the trunk's layers, so a file of
 //! an architecture without forward pass and hyperparameters can be changed all the same.
 
+use super::deepseek4::MIXER;
 use super::nextn::{
     EH_PROJ, EMBED_TOKENS, ENORM, HNORM, HeadShape, HeadTensor, LAYER_OUTPUT_NORM,
     SHARED_HEAD_HEAD, SHARED_HEAD_NORM, head_tensors,
@@ -247,11 +248,7 @@ const LOW_RANK_CONNECTIONS: &[HeadTensor] = &[
 static LISTED: &[HeadSpec] = &[
     HeadSpec {
         arch: "deepseek4",
-        mixers: &[
-            "output_hc_fn.weight",
-            "output_hc_base.weight",
-            "output_hc_scale.weight",
-        ],
+        mixers: MIXER,
         tensors: Tensors::Listed(&[
             FUSION,
             OWN_OR_SHARED,

@@ -5,6 +5,7 @@
 mod assistant;
 mod attention_heads;
 mod deepseek2;
+mod deepseek4;
 mod dflash;
 mod eagle3;
 mod features;
@@ -33,6 +34,7 @@ mod step35;
 mod window;
 
 pub use assistant::Assistant;
+pub use deepseek4::Compressed;
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use features::{BlockDraft, Features};
@@ -71,22 +73,35 @@ pub static ARCHS: &[ArchSpec] = &[
 /// All architectures of draft models that read the hidden states of a target.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA4_ASSISTANT];
 
-/// Returns all architectures of both kinds.
+/// All architectures that are converted, but not run.
+pub static CONVERTED: &[ArchSpec] = &[deepseek4::DEEPSEEK4];
+
+/// Returns all architectures that run: of complete models, then of drafts.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {
     ARCHS.iter().chain(DRAFTS)
 }
 
-/// Returns the architecture with this `general.architecture`.
+/// Returns all architectures that are converted: those that run, then the others.
+pub fn converted() -> impl Iterator<Item = &'static ArchSpec> {
+    all().chain(CONVERTED)
+}
+
+/// Checks whether models of the architecture with this `general.architecture` are converted, but not run.
+pub fn is_only_converted(name: &str) -> bool {
+    CONVERTED.iter().any(|arch| arch.name == name)
+}
+
+/// Returns the architecture with this `general.architecture`, if its models run.
 pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
     all().find(|arch| arch.name == name)
 }
 
-/// Returns the architecture of an HF class name.
+/// Returns the architecture that an HF class name is converted to.
 pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
-    all().find(|arch| arch.hf_classes.contains(&class))
+    converted().find(|arch| arch.hf_classes.contains(&class))
 }
 
-/// Returns the names of all architectures, for messages.
+/// Returns the names of all architectures that run, for messages.
 pub fn names() -> String {
     all().map(|arch| arch.name).collect::<Vec<_>>().join(", ")
 }

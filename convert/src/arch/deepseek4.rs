@@ -1,0 +1,179 @@
+//! DeepSeek V4.
+
+use schemas::arch::keys;
+use schemas::gguf::{Array, Value};
+
+use crate::error::Error;
+use crate::hf_config::HfConfig;
+
+use super::keys::{HfArch, Key, Model, NEXTN, computed, u32_key};
+
+const KEYS: &[Key] = &[
+    u32_key(keys::ROPE_DIMENSION_COUNT, &["qk_rope_head_dim"]),
+    u32_key(keys::Q_LORA_RANK, &["q_lora_rank"]),
+    u32_key(keys::SLIDING_WINDOW, &["sliding_window"]),
+    u32_key(keys::EXPERT_FEED_FORWARD_LENGTH, &["moe_intermediate_size"]),
+    u32_key(keys::EXPERT_SHARED_COUNT, &["n_shared_experts"]),
+    computed(keys::EXPERT_WEIGHTS_SCALE, |m| {
+        real(m, "routed_scaling_factor")
+    }),
+    computed(keys::EXPERT_WEIGHTS_NORM, |m| {
+        Ok(m.config.fields.bool(&["norm_topk_prob"])?.map(Value::from))
+    }),
+    computed(keys::SWIGLU_CLAMP_EXP, limits),
+    computed(keys::SWIGLU_CLAMP_SHEXP, limits),
+    u32_key(keys::INDEXER_HEAD_COUNT, &["index_n_heads"]),
+    u32_key(keys::INDEXER_KEY_LENGTH, &["index_head_dim"]),
+    u32_key(keys::INDEXER_TOP_K, &["index_topk"]),
+    u32_key(keys::OUTPUT_GROUP_COUNT, &["o_groups"]),
+    u32_key(keys::OUTPUT_LORA_RANK, &["o_lora_rank"]),
+    computed(keys::COMPRESS_RATIOS, |m| {
+        let ratios = ratios(m.config, n_block(m)?)?;
+        Ok(Some(Value::Array(Array::I32(ratios))))
+    }),
+    computed(keys::COMPRESS_ROPE_FREQ_BASE, |m| {
+        real(m, "compress_rope_theta")
+    }),
+    u32_key(keys::HYPER_CONNECTION_COUNT, &["hc_mult"]),
+    u32_key(keys::HYPER_CONNECTION_ITERATIONS, &["hc_sinkhorn_iters"]),
+    computed(keys::HYPER_CONNECTION_EPSILON, |m| real(m, "hc_eps")),
+    u32_key(keys::HASH_LAYER_COUNT, &["num_hash_layers"]),
+    computed(keys::EMBEDDING_LENGTH_OUT, |m| {
+        let n_embd = m.config.fields.need_u32("hidden_size")?;
+        let n_stream = m.config.fields.need_u32("hc_mult")?;
+        Ok(Some(n_embd.saturating_mul(n_stream).into()))
+    }),
+    NEXTN,
+];
+
+/// Integers that readers require.
+const INTEGERS: [&str; 16] = [
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "n_routed_experts",
+    "num_experts_per_tok",
+    "qk_rope_head_dim",
+    "q_lora_rank",
+    "sliding_window",
+    "moe_intermediate_size",
+    "n_shared_experts",
+    "index_n_heads",
+    "index_head_dim",
+    "index_topk",
+    "o_groups",
+    "o_lora_rank",
+];
+
+/// Maximum number of layers; readers have the same limit.
+const MAX_BLOCKS: usize = 512;
+
+/// Layers that choose experts by a table of tokens.
+const HASH_LAYERS: &str = "num_hash_layers";
+
+/// Returns a floating-point value, which readers require.
+fn real(m: &Model<'_>, field: &str) -> Result<Option<Value>, Error> {
+    Ok(Some(Value::F32(m.config.fields.need_f64(field)? as f32)))
+}
+
+/// Returns the number of all blocks of the file.
+fn n_block(m: &Model<'_>) -> Result<u32, Error> {
+    let n_layer = m.config.fields.need_u32("num_hidden_layers")?;
+    Ok(n_layer.saturating_add(m.n_mtp))
+}
+
+/// Returns the limit of activations of each block.
+fn limits(m: &Model<'_>) -> Result<Option<Value>, Error> {
+    let n_block = n_block(m)?;
+    // Checks the number of blocks.
+    ratios(m.config, n_block)?;
+    let limit = m.config.fields.need_f64("swiglu_limit")? as f32;
+    Ok(Some(Value::Array(Array::F32(vec![
+        limit;
+        n_block as usize
+    ]))))
+}
+
+/// Returns the compression ratios of all layers of the config.
+fn ratios(config: &HfConfig, n_block: u32) -> Result<Vec<i32>, Error> {
+    let field = "compress_ratios";
+    let ratios = config.fields.i32s(&[field])?.unwrap_or_default();
+    let is_known = ratios.iter().all(|ratio| [0, 4, 128].contains(ratio));
+    let is_long_enough = (n_block as usize..=MAX_BLOCKS).contains(&ratios.len());
+    if is_known && is_long_enough {
+        return Ok(ratios);
+    }
+    let unknown = ratios.iter().find(|ratio| ![0, 4, 128].contains(*ratio));
+    Err(Error::Field {
+        path: config.path.clone(),
+        field: field.to_owned(),
+        expected: format!(
+            "0, 4 or 128 for each of {n_block} layers, and at most {MAX_BLOCKS} entries"
+        ),
+        found: match unknown {
+            Some(ratio) => ratio.to_string(),
+            None => format!("{} entries", ratios.len()),
+        },
+    })
+}
+
+/// Checks that the config has all fields that readers need, and rejects settings that they do not know.
+fn check(config: &HfConfig) -> Result<(), Error> {
+    let fields = &config.fields;
+    for field in INTEGERS {
+        fields.need_u32(field)?;
+    }
+    for field in ["rms_norm_eps", "routed_scaling_factor"] {
+        fields.need_f64(field)?;
+    }
+    let scoring = fields.str(&["scoring_func"])?;
+    if scoring.as_deref() != Some("sqrtsoftplus") {
+        return Err(Error::Field {
+            path: config.path.clone(),
+            field: "scoring_func".to_owned(),
+            expected: "sqrtsoftplus".to_owned(),
+            found: scoring.unwrap_or_else(|| "nothing".to_owned()),
+        });
+    }
+    let n_layer = fields.need_u32("num_hidden_layers")?;
+    let n_hash_layer = fields.need_u32(HASH_LAYERS)?;
+    if n_hash_layer > n_layer {
+        return Err(Error::Field {
+            path: config.path.clone(),
+            field: HASH_LAYERS.to_owned(),
+            expected: format!("at most {n_layer}, the number of layers"),
+            found: n_hash_layer.to_string(),
+        });
+    }
+    ratios(config, n_layer).map(drop)
+}
+
+/// Returns true for the bias of experts in a layer that does not choose by scores; readers do not use it.
+fn is_unread(config: &HfConfig, name: &str) -> bool {
+    let layer = name.strip_prefix("model.layers.");
+    let layer = layer.and_then(|rest| rest.strip_suffix(".ffn.gate.bias"));
+    let layer = layer.and_then(|layer| layer.parse::<u32>().ok());
+    let n_hash_layer = config.fields.u32(&[HASH_LAYERS]).ok().flatten();
+    layer.zip(n_hash_layer).is_some_and(|(layer, n)| layer < n)
+}
+
+pub(super) const DEEPSEEK4: HfArch = HfArch {
+    name: "deepseek4",
+    keys: &[KEYS],
+    check,
+    is_unread,
+    leading: &[
+        &["ffn_gate_tid2eid.weight"],
+        &[
+            "ffn_gate_exps.weight",
+            "ffn_down_exps.weight",
+            "ffn_up_exps.weight",
+        ],
+        &["nextn.eh_proj.weight"],
+    ],
+    keeps_types: true,
+    template_first: true,
+    sidecar_only: true,
+    ..HfArch::PLAIN
+};
