@@ -59,13 +59,14 @@ impl Indices {
 
 impl Source for Indices {
     fn read(&self, rows: Range<u64>, out: &mut [u8]) -> Result<(), SourceError> {
-        let mut stored = vec![0; self.row_bytes() as usize];
-        let mut out = out.chunks_exact_mut(self.n_columns * size_of::<i32>());
-        for row in rows {
-            self.stored
-                .data
-                .read_at(row * self.row_bytes(), &mut stored)?;
-            let Some(out) = out.next() else { break };
+        let row_bytes = self.row_bytes() as usize;
+        let n_rows = rows.end.saturating_sub(rows.start) as usize;
+        let mut stored = vec![0; n_rows * row_bytes];
+        let offset = rows.start * self.row_bytes();
+        self.stored.data.read_at(offset, &mut stored)?;
+        let stored = stored.chunks_exact(row_bytes);
+        let out = out.chunks_exact_mut(self.n_columns * size_of::<i32>());
+        for (row, (stored, out)) in rows.zip(stored.zip(out)) {
             let integers = stored.chunks_exact(self.width).zip(out.chunks_exact_mut(4));
             for (column, (bytes, out)) in integers.enumerate() {
                 let found = match bytes.first_chunk::<8>() {

@@ -47,10 +47,9 @@ const KEYS: &[Key] = &[
 ];
 
 /// Integers that readers require.
-const INTEGERS: [&str; 16] = [
+const INTEGERS: [&str; 17] = [
     "max_position_embeddings",
     "num_attention_heads",
-    "num_key_value_heads",
     "head_dim",
     "n_routed_experts",
     "num_experts_per_tok",
@@ -64,6 +63,8 @@ const INTEGERS: [&str; 16] = [
     "index_topk",
     "o_groups",
     "o_lora_rank",
+    "hc_mult",
+    "hc_sinkhorn_iters",
 ];
 
 /// Maximum number of layers; readers have the same limit.
@@ -124,8 +125,18 @@ fn check(config: &HfConfig) -> Result<(), Error> {
     for field in INTEGERS {
         fields.need_u32(field)?;
     }
-    for field in ["rms_norm_eps", "routed_scaling_factor"] {
-        fields.need_f64(field)?;
+    fields.need_f64("rms_norm_eps")?;
+    config.rope.need_f64("rope_theta")?;
+    let normalised = "norm_topk_prob";
+    if fields.bool(&[normalised])?.is_none() {
+        return Err(Error::MissingField {
+            path: config.path.clone(),
+            field: normalised.to_owned(),
+        });
+    }
+    let n_head_kv = fields.need_u32("num_key_value_heads")?;
+    if n_head_kv != 1 {
+        return Err(config.unsupported("num_key_value_heads", n_head_kv));
     }
     let scoring = fields.str(&["scoring_func"])?;
     if scoring.as_deref() != Some("sqrtsoftplus") {
