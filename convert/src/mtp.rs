@@ -2,7 +2,7 @@
 //! exporter dropped, or omit heads that exist.
 
 use schemas::arch::heads;
-use schemas::arch::{ArchSpec, Expected, Hparams, MtpSpec, Need, Numbering, TensorSpec};
+use schemas::arch::{ArchSpec, EH_PROJ, Expected, Hparams, MtpSpec, Need, Numbering, TensorSpec};
 
 use crate::checkpoint::StoredTensor;
 use crate::config::MtpMode;
@@ -70,8 +70,23 @@ pub(crate) fn is_in_head(spec: &MtpSpec, n_layer: u32, name: &str) -> bool {
         || spec.numbering == Numbering::Own && spec.tensors.iter().any(is_own)
 }
 
-/// Returns the number of MTP layers that a checkpoint has tensors of.
-pub(crate) fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
+/// Returns the note about a head that is left out, if the checkpoint has one.
+pub(crate) fn left_out(arch: &ArchSpec, n_layer: u32, tensors: &[StoredTensor]) -> Option<Note> {
+    let spec = arch.mtp.as_ref()?;
+    let names = tensors.iter().map(StoredTensor::text_name);
+    let names: Names = names
+        .filter(|name| is_in_head(spec, n_layer, name))
+        .collect();
+    let projection = spec.tensors.iter().find(|tensor| tensor.gguf == EH_PROJ)?;
+    let projection = format!("{}{}", spec.hf_prefix(n_layer, n_layer), projection.hf);
+    match names.0.is_empty() {
+        true => None,
+        false if names.0.contains(&projection) => Some(Note::SidecarOnly),
+        false => Some(Note::OtherHead { names }),
+    }
+}
+
+fn count_stored(spec: &MtpSpec, n_layer: u32, tensors: &[StoredTensor]) -> u32 {
     let names = tensors.iter().map(StoredTensor::text_name);
     let heads = names.filter(|name| is_in_head(spec, n_layer, name));
     heads

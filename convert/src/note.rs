@@ -26,6 +26,9 @@ pub enum Note {
          its own; --mtp writes it as a sidecar"
     )]
     SidecarOnly,
+    /// Layers under the names of a head that do not belong to an MTP head.
+    #[error("no MTP head, left out: {names}")]
+    OtherHead { names: Names },
     /// `auto` found 32-bit tensors, but no 16-bit ones.
     #[error("type auto: {n_tensors} F32 matrices are narrowed to F16; type f32 keeps them")]
     Narrowed { n_tensors: usize },

@@ -162,9 +162,7 @@ impl Settings {
     ) -> Result<MtpMode, Error> {
         if self.hf_arch.sidecar_only && requested == MtpMode::Inline {
             let n_layer = self.hf_config.fields.need_u32("num_hidden_layers")?;
-            let mtp = self.arch.mtp.as_ref();
-            let n_head = mtp.map_or(0, |mtp| mtp::count_stored(mtp, n_layer, stored));
-            notes.extend((n_head > 0).then_some(Note::SidecarOnly));
+            notes.extend(mtp::left_out(self.arch, n_layer, stored));
             return Ok(MtpMode::Without);
         }
         let class = self.hf_config.class()?;

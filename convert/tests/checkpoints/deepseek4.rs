@@ -316,4 +316,15 @@ fn notes_name_what_differs() {
     assert!(!notes.iter().any(|note| note.contains("sliding_window")));
     let notes = Checkpoint::of("deepseek4-bf16").notes(OutType::F16);
     assert!(!has_sidecar(&notes), "{notes:?}");
+    // The stages of a DSpark draft have the names of heads.
+    let draft = Checkpoint::of("deepseek4");
+    draft.edit_weights(|tensors| {
+        let first = renamed(tensors, "mtp.0.enorm", "mtp.0.main_norm");
+        let second = renamed(tensors, "mtp.0.hnorm", "mtp.1.ffn_norm");
+        tensors.retain(|tensor| !tensor.name.starts_with("mtp."));
+        tensors.extend(first.into_iter().chain(second));
+    });
+    let notes = draft.notes(OutType::F16);
+    let expected = "no MTP head, left out: mtp.0.main_norm.weight, mtp.1.ffn_norm.weight";
+    assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 }

@@ -451,6 +451,7 @@ static LISTED: &[HeadSpec] = &[
 
 #[cfg(test)]
 mod tests {
+    use super::super::CONVERTED;
     use super::*;
 
     /// An architecture is listed once, and not if its own description has its heads.
@@ -462,6 +463,19 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), n_names);
+    }
+
+    /// The heads of architectures that are only converted have the tensors of their descriptions.
+    #[test]
+    fn heads_of_converted_models_are_listed() {
+        for arch in CONVERTED.iter().filter(|arch| arch.mtp.is_some()) {
+            let listed = find(arch.name).expect("is listed").tensors();
+            for tensor in head_tensors(arch).filter(|tensor| tensor.need == Need::Required) {
+                let name = tensor.name;
+                let is_listed = listed.iter().any(|other| other.name == name);
+                assert!(is_listed, "{}: {name}", arch.name);
+            }
+        }
     }
 
     /// No head has a tensor twice, and every alternative is one of its tensors.
