@@ -125,6 +125,8 @@ pub enum MtpMode {
     Only,
     /// Left out.
     Without,
+    /// The DSpark draft alone that checkpoints of DeepSeek V4 may have in the place of an MTP head.
+    DSpark,
 }
 
 /// A file's element type, after `auto` is resolved.

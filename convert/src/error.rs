@@ -250,6 +250,9 @@ pub enum Error {
     /// More MTP layers than any reader supports.
     #[error("{}: {found} MTP layers, expected at most 1: checkpoints of this family have one projection for all", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
+    /// A DSpark draft was requested of an architecture without one.
+    #[error("{}: architecture {arch} has no DSpark draft inside of a checkpoint; --dspark is for DeepSeek V4 only", path.display())]
+    DSparkUnsupported { path: PathBuf, arch: &'static str },
     /// More MTP layers than readers of the architecture accept.
     #[error("{}: {found} MTP layers, readers of architecture {arch} accept {max}; convert with --no-mtp", path.display())]
     MtpCount {

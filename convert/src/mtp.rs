@@ -25,7 +25,7 @@ pub(crate) fn count_layers(
                 path: path(),
                 arch: arch.name,
             }),
-            MtpMode::Inline | MtpMode::Without => Ok(0),
+            MtpMode::Inline | MtpMode::Without | MtpMode::DSpark => Ok(0),
         };
     };
     if mode == MtpMode::Without {
@@ -103,7 +103,7 @@ pub(crate) fn replaced_ends(arch: &ArchSpec, mode: MtpMode) -> Vec<&'static str>
         .filter(|spec| own_ends.contains(&spec.gguf));
     match mode {
         MtpMode::Only => specs.map(|spec| spec.hf).collect(),
-        MtpMode::Inline | MtpMode::Without => Vec::new(),
+        MtpMode::Inline | MtpMode::Without | MtpMode::DSpark => Vec::new(),
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Note {
     )]
     SidecarOnly,
     /// Layers under the names of a head that do not belong to an MTP head.
-    #[error("no MTP head, left out: {names}")]
+    #[error("no MTP head, left out: {names}; --dspark writes a DSpark draft")]
     OtherHead { names: Names },
     /// `auto` found 32-bit tensors, but no 16-bit ones.
     #[error("type auto: {n_tensors} F32 matrices are narrowed to F16; type f32 keeps them")]

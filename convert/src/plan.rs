@@ -12,6 +12,7 @@ use schemas::gguf::{DType, Metadata, Owned, Plan, Source, Tensor};
 use schemas::size::Size;
 
 use crate::arch::HfArch;
+use crate::arch::deepseek4;
 use crate::arch::dflash;
 use crate::arch::eagle3::Draft;
 use crate::arch::gemma4;
@@ -48,11 +49,13 @@ pub struct Converted {
 /// what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
-    let settings = Settings::open(config, &mut notes)?;
+    let mut settings = Settings::open(config, &mut notes)?;
+    let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
+    if config.mtp == MtpMode::DSpark {
+        deepseek4::select_draft(&mut settings.hf_config, &stored)?;
+    }
     let (arch, hf_config) = (settings.arch, &settings.hf_config);
     let draft = Draft::open(arch, hf_config, config)?;
-
-    let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
     let mode = settings.mtp_mode(config.mtp, &stored, &mut notes)?;
     let n_mtp = mtp::count_layers(arch, hf_config, &stored, mode, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
@@ -174,14 +177,21 @@ impl Settings {
                 path: self.hf_config.folder.clone(),
                 arch: self.arch.name,
             }),
-            MtpMode::Inline | MtpMode::Without => Ok(MtpMode::Without),
+            MtpMode::Inline | MtpMode::Without | MtpMode::DSpark => Ok(MtpMode::Without),
         }
     }
 
     fn open(config: &ConvertConfig, notes: &mut Vec<Note>) -> Result<Settings, Error> {
         let mut hf_config = HfConfig::open(&config.checkpoint)?;
         hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
-        let (arch, hf_arch) = find_arch(&hf_config)?;
+        let (mut arch, mut hf_arch) = find_arch(&hf_config)?;
+        if config.mtp == MtpMode::DSpark {
+            let draft = hf_arch.dspark.ok_or_else(|| Error::DSparkUnsupported {
+                path: hf_config.folder.clone(),
+                arch: arch.name,
+            });
+            (arch, hf_arch) = draft?;
+        }
         let quantization = match hf_arch.keeps_types {
             true => quantization::mixed(&hf_config)?,
             false => quantization::of(&hf_config)?,
@@ -456,6 +466,9 @@ impl Tensors<'_> {
         let mut expected = self.hparams.arch.expected(self.hparams);
         if self.mtp == MtpMode::Only {
             mtp::take_own_ends(&mut expected, self.hparams);
+        }
+        if self.mtp == MtpMode::DSpark {
+            deepseek4::find_draft_ends(&mut expected, &stored);
         }
         let gathered = gather(
             &expected,

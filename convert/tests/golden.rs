@@ -37,6 +37,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
             "--outtype" => config.outtype = args.next()?.parse().ok()?,
             "--mtp" => config.mtp = MtpMode::Only,
             "--no-mtp" => config.mtp = MtpMode::Without,
+            "--dspark" => config.mtp = MtpMode::DSpark,
             _ => return None,
         }
     }
@@ -248,6 +249,7 @@ fn nemotron_h() {
 fn deepseek4() {
     check("deepseek4", 10);
     check("deepseek4-bf16", 2);
+    check("deepseek4-dspark", 1);
 }
 
 #[test]

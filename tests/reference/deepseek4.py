@@ -2,11 +2,12 @@
 
     python3 deepseek4.py LLAMA_CPP [NAME ...]
 
-`deepseek4` has FP8 weights, FP4 experts and an MTP head; `deepseek4-bf16` has FP4 experts and BF16 weights in two files, eleven layers
+`deepseek4` has FP8 weights, FP4 experts and an MTP head; `deepseek4-dspark` is a DSpark draft for it; `deepseek4-bf16` has FP4 experts and BF16 weights in two files, eleven layers
 whose names do not sort by number, a hash layer with biases, and no head. Configs have the fields of released ones, which
 llama.cpp's converter reads without transformers. It embeds a chat template of its own if a checkpoint has none, so these have one.
 """
 
+import json
 import json
 import logging
 import os
@@ -130,8 +131,29 @@ class Checkpoint:
             for expert in range(n_expert):
                 self.expert(f"{ffn}.experts.{expert}.{part}", *shape)
 
+    def stages(self):
+        """A DSpark draft, under the names of MTP heads. What belongs to no stage is in the first or the last."""
+        c = self.config
+        n_embd, n_stage = c["hidden_size"], c["n_mtp_layers"]
+        self.half("embed.weight", N_VOCAB, n_embd)
+        self.matrix("mtp.0.main_proj", n_embd, n_embd * len(c["dspark_target_layer_ids"]))
+        self.norm("mtp.0.main_norm.weight", n_embd)
+        for stage in range(n_stage):
+            self.layer(f"mtp.{stage}", 0, False)
+            self.single(f"mtp.{stage}.ffn.gate.bias_vl", c["n_routed_experts"])
+        last = f"mtp.{n_stage - 1}"
+        self.norm(f"{last}.norm.weight", n_embd)
+        self.mixer(f"{last}.")
+        rank = c["dspark_markov_rank"]
+        self.half(f"{last}.markov_head.markov_w1.weight", N_VOCAB, rank)
+        self.half(f"{last}.markov_head.markov_w2.weight", N_VOCAB, rank)
+        self.half(f"{last}.confidence_head.proj.weight", 1, n_embd + rank)
+        return self.tensors
+
     def build(self):
         c = self.config
+        if "dspark_block_size" in c:
+            return self.stages()
         n_embd = c["hidden_size"]
         self.half("embed.weight", N_VOCAB, n_embd)
         self.half("head.weight", N_VOCAB, n_embd)
@@ -173,6 +195,11 @@ CONFIGS = {
 }
 
 
+CONFIGS["deepseek4-dspark"] = dict(
+    CONFIGS["deepseek4"], n_mtp_layers=2, dspark_block_size=5, dspark_noise_token_id=317,
+    dspark_target_layer_ids=[0, 2], dspark_markov_rank=16)
+
+
 def store(folder, tensors, n_file):
     if n_file == 1:
         return save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -185,12 +212,31 @@ def store(folder, tensors, n_file):
     write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
 
 
+def with_target(name, folder, target):
+    """Records a draft's file without the path of its target."""
+    convert = checkpoints.convert
+    target_flags = ["--target-model-dir", str(HERE / target)]
+    checkpoints.convert = lambda folder, pre, args, output: convert(folder, pre, args + target_flags, output)
+    checkpoints.OUTTYPES = []
+    goldens(name, folder, dict(pre="deepseek-v3", modes={"dspark": ["--dspark", "--outtype", "bf16"]}))
+    checkpoints.convert = convert
+    path = folder / "golden.json"
+    golden = json.loads(path.read_text())
+    golden["target"] = target
+    path.write_text(json.dumps(golden, ensure_ascii=False) + "\n")
+
+
 def make(name):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    tokenizer(folder)
-    config, is_fp8 = CONFIGS[name], name == "deepseek4"
+    if name != "deepseek4-dspark":
+        tokenizer(folder)
+    config, is_fp8 = CONFIGS[name], name != "deepseek4-bf16"
+    if name == "deepseek4-dspark":
+        write_json(folder / "config.json", config)
+        store(folder, Checkpoint(name, config, is_fp8).build(), 1)
+        return with_target(name, folder, "deepseek4")
     # The type of the file changes nothing.
     checkpoints.OUTTYPES = OUTTYPES if is_fp8 else ["q8_0", "auto"]
     write_json(folder / "config.json", config)

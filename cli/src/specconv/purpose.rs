@@ -27,6 +27,12 @@ pub(super) fn of(plan: &Plan) -> Option<Purpose> {
         return Some(Purpose { text, is_model });
     }
     let text = match (arch::by_name(name?), heads::find(name?)) {
+        (Some(arch), _) if arch.is_draft() && arch::has_streams(&plan.metadata, arch.name) => {
+            format!(
+                "a DSpark draft of DeepSeek V4 is converted, but not run, so layers and tensors were not checked; \
+                 llama.cpp drafts with it. {ANY}"
+            )
+        }
         (Some(arch), _) if arch.is_draft() => {
             "a draft that reads hidden states of its target: run \
              it with specrun generate -m TARGET -md FILE"

@@ -1,9 +1,10 @@
 //! DeepSeek V4.
 
-use schemas::arch::keys;
+use schemas::arch::{DEEPSEEK4_DSPARK, Expected, keys};
 use schemas::gguf::{Array, Value};
 
-use crate::error::Error;
+use crate::checkpoint::StoredTensor;
+use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 
 use super::keys::{HfArch, Key, Model, NEXTN, computed, u32_key};
@@ -38,12 +39,22 @@ const KEYS: &[Key] = &[
     u32_key(keys::HYPER_CONNECTION_ITERATIONS, &["hc_sinkhorn_iters"]),
     computed(keys::HYPER_CONNECTION_EPSILON, |m| real(m, "hc_eps")),
     u32_key(keys::HASH_LAYER_COUNT, &["num_hash_layers"]),
+];
+
+/// Keys of models only.
+const MODEL_KEYS: &[Key] = &[
     computed(keys::EMBEDDING_LENGTH_OUT, |m| {
         let n_embd = m.config.fields.need_u32("hidden_size")?;
         let n_stream = m.config.fields.need_u32("hc_mult")?;
         Ok(Some(n_embd.saturating_mul(n_stream).into()))
     }),
     NEXTN,
+];
+
+/// Keys of DSpark drafts only.
+const DRAFT_KEYS: &[Key] = &[
+    u32_key(keys::BLOCK_SIZE, &["dspark_block_size"]),
+    computed(keys::TARGET_LAYERS, |m| Ok(Some(target_layers(m)?.into()))),
 ];
 
 /// Integers that readers require.
@@ -70,6 +81,8 @@ const INTEGERS: [&str; 17] = [
 /// Maximum number of layers; readers have the same limit.
 const MAX_BLOCKS: usize = 512;
 
+/// Numbers of positions that layers compress to one.
+const RATIOS: &str = "compress_ratios";
 /// Layers that choose experts by a table of tokens.
 const HASH_LAYERS: &str = "num_hash_layers";
 
@@ -98,8 +111,7 @@ fn limits(m: &Model<'_>) -> Result<Option<Value>, Error> {
 
 /// Returns the compression ratios of all layers of the config.
 fn ratios(config: &HfConfig, n_block: u32) -> Result<Vec<i32>, Error> {
-    let field = "compress_ratios";
-    let ratios = config.fields.i32s(&[field])?.unwrap_or_default();
+    let ratios = config.fields.i32s(&[RATIOS])?.unwrap_or_default();
     let is_known = ratios.iter().all(|ratio| [0, 4, 128].contains(ratio));
     let is_long_enough = (n_block as usize..=MAX_BLOCKS).contains(&ratios.len());
     if is_known && is_long_enough {
@@ -108,7 +120,7 @@ fn ratios(config: &HfConfig, n_block: u32) -> Result<Vec<i32>, Error> {
     let unknown = ratios.iter().find(|ratio| ![0, 4, 128].contains(*ratio));
     Err(Error::Field {
         path: config.path.clone(),
-        field: field.to_owned(),
+        field: RATIOS.to_owned(),
         expected: format!(
             "0, 4 or 128 for each of {n_block} layers, and at most {MAX_BLOCKS} entries"
         ),
@@ -169,11 +181,102 @@ fn is_unread(config: &HfConfig, name: &str) -> bool {
     layer.zip(n_hash_layer).is_some_and(|(layer, n)| layer < n)
 }
 
+/// Returns the layers of the target whose inputs the draft reads: those after the named ones.
+fn target_layers(m: &Model<'_>) -> Result<Vec<i32>, Error> {
+    let field = "dspark_target_layer_ids";
+    let n_layer = match m.target {
+        Some(target) => target.fields.need_u32("num_hidden_layers")?,
+        None => 0,
+    };
+    let n_layer = i32::try_from(n_layer).unwrap_or(i32::MAX);
+    let ids = m.config.fields.i32s(&[field])?.unwrap_or_default();
+    match !ids.is_empty() && ids.iter().all(|id| (0..n_layer).contains(id)) {
+        true => Ok(ids.iter().map(|id| id + 1).collect()),
+        false => Err(Error::Field {
+            path: m.config.path.clone(),
+            field: field.to_owned(),
+            expected: format!("layers of the target, which has {n_layer}"),
+            found: format!("{ids:?}"),
+        }),
+    }
+}
+
+/// Prefix of the tensors of a draft's layers, before their number.
+const STAGE: &str = "mtp.";
+
+/// Returns the layer of a draft that a tensor belongs to, and the tensor's name in it.
+fn stage_of(name: &str) -> Option<(u32, &str)> {
+    let (stage, rest) = name.strip_prefix(STAGE)?.split_once('.')?;
+    Some((stage.parse().ok()?, rest))
+}
+
+/// Changes the config of a model to that of its draft, which has a layer for each MTP head.
+///
+/// # Errors
+/// The checkpoint has no layers of a draft, or too many, or no token for positions to be predicted.
+pub(crate) fn select_draft(config: &mut HfConfig, stored: &[StoredTensor]) -> Result<(), Error> {
+    let stages = stored.iter().filter_map(|tensor| stage_of(&tensor.name));
+    let Some(last) = stages.map(|(stage, _)| stage).max() else {
+        return Err(Error::MissingTensors {
+            path: config.folder.clone(),
+            names: Names(vec![format!("{STAGE}0.main_proj.weight")]),
+        });
+    };
+    let n_stage = last.saturating_add(1);
+    if n_stage as usize > MAX_BLOCKS {
+        return Err(Error::MtpCount {
+            path: config.folder.clone(),
+            arch: DSPARK.name,
+            found: n_stage,
+            max: MAX_BLOCKS as u32,
+        });
+    }
+    let mask_token = config.fields.need_u32("dspark_noise_token_id")?;
+    config.fields.need_u32("dspark_block_size")?;
+    let map = &mut config.fields.map;
+    map.insert("num_hidden_layers".to_owned(), n_stage.into());
+    map.insert(RATIOS.to_owned(), vec![0; n_stage as usize].into());
+    map.insert(HASH_LAYERS.to_owned(), 0.into());
+    map.insert("mask_token_id".to_owned(), mask_token.into());
+    Ok(())
+}
+
+/// Finds the layers of the checkpoint that have the draft's tensors outside of layers.
+pub(crate) fn find_draft_ends(expected: &mut [Expected], stored: &[StoredTensor]) {
+    for tensor in expected.iter_mut().filter(|tensor| tensor.layer.is_none()) {
+        let mut stages = stored.iter().filter_map(|stored| stage_of(&stored.name));
+        let stage = stages.find(|(_, name)| *name == tensor.spec.hf);
+        let stage = stage.map_or(0, |(stage, _)| stage);
+        tensor.hf_prefix = format!("{STAGE}{stage}.");
+    }
+}
+
+/// Returns true for tensors of the model, and for those of a draft that only models with images have.
+fn is_unread_by_draft(_: &HfConfig, name: &str) -> bool {
+    !name.starts_with(STAGE)
+        || name.ends_with(".ffn.gate.bias_vl")
+        || name.ends_with(".ffn.gate.tid2eid")
+}
+
 pub(super) const DEEPSEEK4: HfArch = HfArch {
     name: "deepseek4",
-    keys: &[KEYS],
-    check,
+    keys: &[KEYS, MODEL_KEYS],
     is_unread,
+    sidecar_only: true,
+    dspark: Some((DEEPSEEK4_DSPARK, &DSPARK)),
+    ..COMMON
+};
+
+static DSPARK: HfArch = HfArch {
+    name: "dflash",
+    keys: &[KEYS, DRAFT_KEYS],
+    is_unread: is_unread_by_draft,
+    ..COMMON
+};
+
+/// Values of models and drafts.
+const COMMON: HfArch = HfArch {
+    check,
     leading: &[
         &["ffn_gate_tid2eid.weight"],
         &[
@@ -185,6 +288,5 @@ pub(super) const DEEPSEEK4: HfArch = HfArch {
     ],
     keeps_types: true,
     template_first: true,
-    sidecar_only: true,
     ..HfArch::PLAIN
 };

@@ -53,6 +53,8 @@ pub(crate) struct HfArch {
     pub(crate) template_first: bool,
     /// True if a head can only be a sidecar, because readers use one mixer of streams for it and the trunk.
     pub(crate) sidecar_only: bool,
+    /// Conversion of the DSpark draft that checkpoints of the same class may have, with its tensors.
+    pub(crate) dspark: Option<(&'static ArchSpec, &'static HfArch)>,
 }
 
 impl HfArch {
@@ -76,6 +78,7 @@ impl HfArch {
         keeps_types: false,
         template_first: false,
         sidecar_only: false,
+        dspark: None,
     };
 
     /// Returns true if the architecture has a key of this name in addition to those of every text model.

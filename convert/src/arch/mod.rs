@@ -2,7 +2,7 @@
 //! `schemas::arch`, with the metadata keys that it writes and the defaults of its configs.
 
 mod deepseek2;
-mod deepseek4;
+pub(crate) mod deepseek4;
 mod defaults;
 pub(crate) mod dflash;
 pub(crate) mod eagle3;

@@ -225,6 +225,86 @@ fn one_head_is_accepted() {
     );
 }
 
+/// Returns a DSpark draft with a changed config or changed tensors, and the message.
+fn of_draft(spoil: impl FnOnce(&Checkpoint)) -> String {
+    let checkpoint = Checkpoint::of("deepseek4-dspark");
+    spoil(&checkpoint);
+    let message = checkpoint.refusal(MtpMode::DSpark);
+    message.replace("model.safetensors: ", "")
+}
+
+#[test]
+fn drafts_are_checked() {
+    let field = |field: &'static str, value: Value| {
+        move |draft: &Checkpoint| draft.edit_json("config.json", |config| config[field] = value)
+    };
+    assert_eq!(
+        of_draft(field("dspark_noise_token_id", json!(null))),
+        "config.json: field dspark_noise_token_id is missing"
+    );
+    assert_eq!(
+        of_draft(field("dspark_noise_token_id", json!(320))),
+        "config.json: field dflash_config.mask_token_id: expected a token below 320, found 320"
+    );
+    assert_eq!(
+        of_draft(field("dspark_block_size", json!(null))),
+        "config.json: field dspark_block_size is missing"
+    );
+    for layers in [json!([0, 3]), json!([-1]), json!([])] {
+        let message = of_draft(field("dspark_target_layer_ids", layers));
+        let expected = "config.json: field dspark_target_layer_ids: expected layers of the target, which has 3, found [";
+        assert!(message.starts_with(expected), "{message}");
+    }
+    assert_eq!(
+        of_draft(|draft| draft.edit_weights(|t| t.retain(|t| !t.name.starts_with("mtp.")))),
+        ".: missing tensors: mtp.0.main_proj.weight"
+    );
+    assert_eq!(
+        of_draft(|draft| {
+            draft.edit_weights(|t| t.retain(|t| t.name != "mtp.1.markov_head.markov_w2.weight"));
+        }),
+        ".: missing tensors: mtp.0.markov_head.markov_w2.weight"
+    );
+    let second = |draft: &Checkpoint| {
+        draft.edit_weights(|tensors| {
+            let more = renamed(tensors, "mtp.1.", "mtp.4294967295.");
+            tensors.extend(more);
+        });
+    };
+    assert_eq!(
+        of_draft(second),
+        format!(
+            ".: {} MTP layers, readers of architecture dflash accept 512; convert with --no-mtp",
+            u32::MAX
+        )
+    );
+    let mut draft = Checkpoint::of("deepseek4-dspark");
+    draft.target = None;
+    assert_eq!(
+        draft.refusal(MtpMode::DSpark),
+        ".: the draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir"
+    );
+    assert_eq!(
+        Checkpoint::of("qwen3").refusal(MtpMode::DSpark),
+        ".: architecture qwen3 has no DSpark draft inside of a checkpoint; --dspark is for DeepSeek V4 only"
+    );
+    // A head in the place of a draft.
+    let message = {
+        let mut head = Checkpoint::of("deepseek4");
+        head.target = Some(head.path("."));
+        head.edit_json("config.json", |config| {
+            config["dspark_noise_token_id"] = json!(1);
+            config["dspark_block_size"] = json!(2);
+            config["dspark_target_layer_ids"] = json!([0]);
+        });
+        head.refusal(MtpMode::DSpark)
+    };
+    assert!(
+        message.starts_with(".: missing tensors: mtp.0.main_proj.weight, "),
+        "{message}"
+    );
+}
+
 /// Readers would use an expert that does not exist.
 #[test]
 fn tables_have_existing_experts_only() {
@@ -325,6 +405,6 @@ fn notes_name_what_differs() {
         tensors.extend(first.into_iter().chain(second));
     });
     let notes = draft.notes(OutType::F16);
-    let expected = "no MTP head, left out: mtp.0.main_norm.weight, mtp.1.ffn_norm.weight";
+    let expected = "no MTP head, left out: mtp.0.main_norm.weight, mtp.1.ffn_norm.weight; --dspark writes a DSpark draft";
     assert!(notes.iter().any(|note| note == expected), "{notes:?}");
 }

@@ -1,6 +1,8 @@
 //! DeepSeek V4: hyper-connections of several residual streams, attention with one key-value head over a window and compressed
 //! positions, experts in every layer. The MTP head is written only as a sidecar. Models are converted, but not run.
 
+use super::dflash::{CONFIDENCE, CONFIDENCE_IN, MARKOV_RANK, MARKOV_W1, MARKOV_W2, N_FEATURE};
+use super::eagle3::{ENC_OUTPUT_NORM, FC};
 use super::hparams::{Gating, HparamsError, Reader};
 use super::nextn::{EH_PROJ, ENORM, HNORM, SHARED_HEAD_NORM, head};
 use super::shared_tensors::*;
@@ -259,6 +261,43 @@ const COMPRESSION: &[TensorSpec] = &[
     ),
 ];
 
+/// The draft's tensors outside of its layers; a layer of the checkpoint has them.
+const DRAFT_ENDS: &[TensorSpec] = &[
+    TensorSpec::new(Scope::Model, FC, "main_proj.weight", &[N_FEATURE, N_EMBD]),
+    TensorSpec::new(Scope::Model, ENC_OUTPUT_NORM, "main_norm.weight", &[N_EMBD]),
+    TensorSpec {
+        hf: "norm.weight",
+        ..OUTPUT_NORM
+    },
+    TensorSpec::new(
+        Scope::Model,
+        MIXER[0],
+        "hc_head_fn",
+        &[STREAMS_WIDTH, N_STREAM],
+    ),
+    TensorSpec::new(Scope::Model, MIXER[1], "hc_head_base", &[N_STREAM]),
+    TensorSpec::new(Scope::Model, MIXER[2], "hc_head_scale", &[ONE]),
+    TensorSpec::new(
+        Scope::Model,
+        MARKOV_W1,
+        "markov_head.markov_w1.weight",
+        &[MARKOV_RANK, N_VOCAB],
+    ),
+    TensorSpec::new(
+        Scope::Model,
+        MARKOV_W2,
+        "markov_head.markov_w2.weight",
+        &[MARKOV_RANK, N_VOCAB],
+    ),
+    TensorSpec::new(
+        Scope::Model,
+        CONFIDENCE,
+        "confidence_head.proj.weight",
+        &[CONFIDENCE_IN, ONE],
+    )
+    .optional(),
+];
+
 /// GGUF name of the table that has the experts of each token.
 const TOKEN_EXPERTS: &str = "ffn_gate_tid2eid.weight";
 
@@ -352,4 +391,14 @@ pub(super) const DEEPSEEK4: ArchSpec = ArchSpec {
         ..BlockSpec::EQUAL
     },
     ..ArchSpec::PLAIN
+};
+
+/// DSpark drafts, which checkpoints have under the names of MTP heads. All layers attend to their window only.
+pub(super) const DSPARK: ArchSpec = ArchSpec {
+    name: "dflash",
+    hf_classes: &[],
+    hf_layer: "mtp.{}.",
+    tensors: &[DRAFT_ENDS, ATTENTION, CONNECTIONS, FEED_FORWARD],
+    mtp: None,
+    ..DEEPSEEK4
 };

@@ -1,6 +1,6 @@
 //! [`Features`]: hidden states of the target that a draft reads, and [`BlockDraft`].
 
-use crate::gguf::KeyError;
+use crate::gguf::{KeyError, Metadata};
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
@@ -49,6 +49,12 @@ pub struct BlockDraft {
     pub n_candidate: u64,
 }
 
+/// Checks whether the layers of a file have hyper-connections.
+pub fn has_streams(metadata: &Metadata, arch: &str) -> bool {
+    let key = format!("{arch}.{}", keys::HYPER_CONNECTION_COUNT);
+    metadata.u32(&key).is_ok_and(|n| n.is_some_and(|n| n > 0))
+}
+
 impl Features {
     /// Returns the width of the concatenated features.
     pub fn width(&self) -> u64 {
@@ -57,6 +63,11 @@ impl Features {
 
     /// Reads the keys of a draft.
     pub(super) fn read(read: &Reader<'_>, n_embd: u64) -> Result<Features, HparamsError> {
+        // A DSpark draft of DeepSeek V4.
+        if has_streams(read.metadata, read.arch.name) && !read.arch.blocks.compressed {
+            let found = format!("{} with hyper-connections", read.arch.name);
+            return Err(HparamsError::OnlyConverted { found });
+        }
         let block = match read.metadata.contains(&read.key(keys::BLOCK_SIZE)) {
             true => Some(BlockDraft::read(read, n_embd)?),
             false => None,

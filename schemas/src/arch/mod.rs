@@ -37,7 +37,7 @@ pub use assistant::Assistant;
 pub use deepseek4::Compressed;
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use features::{BlockDraft, Features};
+pub use features::{BlockDraft, Features, has_streams};
 pub use gemma4::{CENTROIDS, POST_PROJECTION, PRE_PROJECTION, TOKEN_ORDERING};
 pub use hparams::{BlockHeads, Experts, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
@@ -75,6 +75,9 @@ pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA
 
 /// All architectures that are converted, but not run.
 pub static CONVERTED: &[ArchSpec] = &[deepseek4::DEEPSEEK4];
+
+/// DSpark drafts of DeepSeek V4, which are converted, but not run. Their files have the architecture `dflash`, so no list has them.
+pub static DEEPSEEK4_DSPARK: &ArchSpec = &deepseek4::DSPARK;
 
 /// Returns all architectures that run: of complete models, then of drafts.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {

@@ -13,6 +13,8 @@ pub struct ArchSpec {
     pub name: &'static str,
     /// Class names in `architectures` of an HF `config.json`.
     pub hf_classes: &'static [&'static str],
+    /// Prefix of the names of trunk layers in HF checkpoints, with `{}` for the layer's number.
+    pub hf_layer: &'static str,
     /// Tensors outside of the MTP head, in groups that architectures share.
     pub tensors: &'static [&'static [TensorSpec]],
     /// The MTP head; `None` if the architecture has none.
@@ -87,6 +89,7 @@ impl ArchSpec {
     pub(super) const PLAIN: ArchSpec = ArchSpec {
         name: "",
         hf_classes: &[],
+        hf_layer: "model.layers.{}.",
         tensors: &[],
         mtp: None,
         window: None,
@@ -535,7 +538,7 @@ impl ArchSpec {
         let mtp = self.mtp.as_ref().filter(|_| kind == LayerKind::Mtp);
         let prefix = match mtp {
             Some(mtp) => mtp.hf_prefix(layer, hparams.n_layer),
-            None => format!("model.layers.{layer}."),
+            None => self.hf_layer.replace("{}", &layer.to_string()),
         };
         let applies = |scope| match scope {
             Scope::Model => false,
