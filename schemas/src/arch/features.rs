@@ -63,11 +63,6 @@ impl Features {
 
     /// Reads the keys of a draft.
     pub(super) fn read(read: &Reader<'_>, n_embd: u64) -> Result<Features, HparamsError> {
-        // A DSpark draft of DeepSeek V4.
-        if has_streams(read.metadata, read.arch.name) && !read.arch.blocks.compressed {
-            let found = format!("{} with hyper-connections", read.arch.name);
-            return Err(HparamsError::OnlyConverted { found });
-        }
         let block = match read.metadata.contains(&read.key(keys::BLOCK_SIZE)) {
             true => Some(BlockDraft::read(read, n_embd)?),
             false => None,

@@ -280,15 +280,7 @@ impl Hparams {
     /// # Errors
     /// The architecture does not run, a required key is missing, or a value is out of range.
     pub fn from_metadata(metadata: &Metadata) -> Result<Hparams, HparamsError> {
-        let name = metadata.need_str(keys::ARCHITECTURE)?;
-        let arch = super::by_name(name).ok_or_else(|| {
-            let found = name.to_owned();
-            match super::is_only_converted(name) {
-                true => HparamsError::OnlyConverted { found },
-                false => HparamsError::UnknownArch { found },
-            }
-        })?;
-        Hparams::of_arch(arch, metadata)
+        Hparams::of_arch(super::of_file(metadata)?, metadata)
     }
 
     /// Reads the hyperparameters of an architecture, which need not run.

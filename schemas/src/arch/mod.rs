@@ -50,6 +50,8 @@ pub use spec::{
 };
 pub use window::{Window, WindowHeads, WindowSpec};
 
+use crate::gguf::Metadata;
+
 /// All architectures of complete models.
 pub static ARCHS: &[ArchSpec] = &[
     llama::LLAMA,
@@ -97,6 +99,22 @@ pub fn is_only_converted(name: &str) -> bool {
 /// Returns the architecture with this `general.architecture`, if its models run.
 pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
     all().find(|arch| arch.name == name)
+}
+
+/// Returns the architecture of a file, if its models run.
+fn of_file(metadata: &Metadata) -> Result<&'static ArchSpec, HparamsError> {
+    let name = metadata.need_str(keys::ARCHITECTURE)?;
+    let found = name.to_owned();
+    match by_name(name) {
+        // A DSpark draft of DeepSeek V4.
+        Some(arch) if arch.is_draft() && has_streams(metadata, name) => {
+            let found = format!("{name} with hyper-connections");
+            Err(HparamsError::OnlyConverted { found })
+        }
+        Some(arch) => Ok(arch),
+        None if is_only_converted(name) => Err(HparamsError::OnlyConverted { found }),
+        None => Err(HparamsError::UnknownArch { found }),
+    }
 }
 
 /// Returns the architecture that an HF class name is converted to.
