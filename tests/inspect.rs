@@ -188,16 +188,14 @@ fn a_model_that_is_only_converted() {
     assert!(error.contains(expected), "{error}");
     assert!(error.contains("llama.cpp may run it"), "{error}");
 
-    let flags = ["--dspark", "--target-model-dir"].map(str::to_owned);
     let target = reference("deepseek4").display().to_string();
-    let flags: Vec<&str> = flags.iter().map(String::as_str).chain([&*target]).collect();
+    let flags = ["--dspark", "--target-model-dir", &target];
     let draft = dir.convert(&reference("deepseek4-dspark"), "draft.gguf", &flags);
     let expected = "a DSpark draft of DeepSeek V4 is converted, but not run";
     let described = note(&draft);
     assert!(described.starts_with(expected), "{described}");
-    let run = specrun("generate")
-        .arg("-m")
-        .arg(bundled("tiny-qwen35-mtp"));
+    let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+    let run = specrun("generate").arg("-m").arg(target);
     let error = run.arg("-md").arg(&draft).args(["-p", "a"]).error();
     let expected = "architecture \"dflash with hyper-connections\" is converted, but not run";
     assert!(error.contains(expected), "{error}");
