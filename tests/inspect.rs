@@ -1,11 +1,12 @@
 //! `specconv inspect`: complete output against golden files, and damaged files.
 
 use std::fs;
+use std::path::Path;
 
-use schemas::gguf::{Plan, Tensor, open};
+use schemas::gguf::{DType, Plan, Tensor, open};
 use serde_json::Value;
 
-use crate::util::{Dir, assert_golden, bundled, reference, specconv};
+use crate::util::{Dir, assert_golden, bundled, reference, specconv, specrun};
 
 /// The output for each kind of file equals its golden file.
 #[test]
@@ -150,6 +151,70 @@ fn an_architecture_that_is_not_supported_is_no_problem_of_the_file() {
         note.ends_with("split, merge, hash and set-metadata accept the file"),
         "{note}"
     );
+}
+
+/// A model that is converted, but not run, is described, quantized and split; its head is a sidecar.
+#[test]
+fn a_model_that_is_only_converted() {
+    let dir = Dir::new();
+    let note = |file: &Path| -> String {
+        let report = specconv("inspect").arg(file).json();
+        assert_eq!(report["verdict"], "pass");
+        report["notes"][0].as_str().unwrap().to_owned()
+    };
+    let model = dir.convert(&reference("deepseek4"), "m.gguf", &[]);
+    let start = "architecture deepseek4 is converted, but not run, so ";
+    let described = note(&model);
+    let expected = "layers and tensors were not checked. The file has no MTP head";
+    assert!(
+        described.starts_with(&format!("{start}{expected}")),
+        "{described}"
+    );
+    let head = dir.convert(&reference("deepseek4"), "mtp.gguf", &["--mtp"]);
+    let described = note(&head);
+    let expected = "only the MTP head was checked. split-mtp, graft-mtp, ";
+    assert!(
+        described.starts_with(&format!("{start}{expected}")),
+        "{described}"
+    );
+    let report = specconv("inspect").arg(&head).json();
+    assert_eq!(report["mtp"]["place"], "sidecar");
+
+    let run = specrun("generate").arg("-m").arg(&model).args(["-p", "a"]);
+    let ran = run.run();
+    assert_eq!(ran.code, Some(2));
+    let error = ran.stderr;
+    let expected = "architecture \"deepseek4\" is converted, but not run (run: llama, ";
+    assert!(error.contains(expected), "{error}");
+    assert!(error.contains("llama.cpp may run it"), "{error}");
+
+    let target = reference("deepseek4").display().to_string();
+    let flags = ["--dspark", "--target-model-dir", &target];
+    let draft = dir.convert(&reference("deepseek4-dspark"), "draft.gguf", &flags);
+    let expected = "a DSpark draft of DeepSeek V4 is converted, but not run";
+    let described = note(&draft);
+    assert!(described.starts_with(expected), "{described}");
+    let target = dir.convert(&bundled("tiny-qwen35-mtp"), "target.gguf", &[]);
+    let run = specrun("generate").arg("-m").arg(target);
+    let error = run.arg("-md").arg(&draft).args(["-p", "a"]).error();
+    let expected = "architecture \"dflash with hyper-connections\" is converted, but not run";
+    assert!(error.contains(expected), "{error}");
+
+    // Readers would mix the streams of the head with the weights of the trunk.
+    let graft = specconv("graft-mtp").arg("--target").arg(&model);
+    let graft = graft.arg("--mtp").arg(&head).arg("-o");
+    let ran = graft.arg(dir.join("inline.gguf")).run();
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let text = format!("{}{}", ran.stdout, ran.stderr);
+    assert!(text.contains("output_hc_fn.weight"), "{text}");
+
+    let quantize = specconv("quantize").arg("--allow-requantize").arg(&model);
+    let quantized = dir.join("q.gguf");
+    quantize.arg(&quantized).arg("q4_0").ok();
+    let found = open(&quantized).unwrap();
+    let dtype = |name: &str| found.tensor(name).unwrap().dtype;
+    assert_eq!(dtype("blk.0.ffn_gate_tid2eid.weight"), DType::I32);
+    assert_eq!(dtype("blk.1.attn_q_a.weight"), DType::Q4_0);
 }
 
 /// Files that cannot run alone are described, with the commands that accept them.

@@ -343,7 +343,9 @@ fn of_run(error: &RunError) -> Option<String> {
             ModelError::Hparams(HparamsError::UnknownArch { found }) if found == "clip" => text(
                 "this is the vision part of a model (mmproj); give the file of the language model",
             ),
-            ModelError::Hparams(HparamsError::UnknownArch { .. }) => text(
+            ModelError::Hparams(
+                HparamsError::UnknownArch { .. } | HparamsError::OnlyConverted { .. },
+            ) => text(
                 "llama.cpp may run it; quantize, split, hash and set-metadata work on any architecture",
             ),
             _ => None,

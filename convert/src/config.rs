@@ -125,6 +125,8 @@ pub enum MtpMode {
     Only,
     /// Left out.
     Without,
+    /// The DSpark draft alone that checkpoints of DeepSeek V4 may have in the place of an MTP head.
+    DSpark,
 }
 
 /// A file's element type, after `auto` is resolved.
@@ -156,13 +158,20 @@ impl FileType {
     /// `general.file_type` of files with MXFP4 experts, whatever the type of the other matrices.
     const MXFP4_MOE: u32 = 38;
 
+    /// Returns the type of a file whose experts are unmodified blocks.
+    pub(crate) fn with_mxfp4_experts(self) -> FileType {
+        FileType {
+            id: FileType::MXFP4_MOE,
+            ..self
+        }
+    }
+
     /// Returns the type of a file that keeps the checkpoint's quantized blocks.
     pub(crate) fn with_blocks(self, quantization: Quantization) -> FileType {
         match (quantization, self) {
-            (Quantization::Mxfp4, FileType::F32 | FileType::F16 | FileType::BF16) => FileType {
-                id: FileType::MXFP4_MOE,
-                ..self
-            },
+            (Quantization::Mxfp4, FileType::F32 | FileType::F16 | FileType::BF16) => {
+                self.with_mxfp4_experts()
+            }
             _ => self,
         }
     }

@@ -30,6 +30,14 @@ impl Decoder {
         codec(dtype).map(Decoder::Codec)
     }
 
+    /// Returns the decoder of FP8 scales: also of powers of two.
+    pub(crate) fn of_scales(dtype: Dtype) -> Option<Decoder> {
+        match dtype {
+            Dtype::F8_E8M0 => Some(Decoder::Byte(&E8M0)),
+            other => Decoder::of(other),
+        }
+    }
+
     /// Returns the GGUF element type, if there is one.
     pub(crate) fn dtype(self) -> Option<DType> {
         match self {
@@ -86,9 +94,27 @@ static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
 static E5M2: LazyLock<[f32; 256]> =
     LazyLock::new(|| std::array::from_fn(|code| f16::from_bits((code as u16) << 8).to_f32()));
 
+/// E8M0: eight exponent bits (bias 127), no sign, a single NaN.
+static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|code| match code {
+        0 => f32::MIN_POSITIVE / 2.0,
+        255 => f32::NAN,
+        exponent => f32::from_bits((exponent as u32) << 23),
+    })
+});
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn exponents_are_powers_of_two() {
+        let decoder = Decoder::of_scales(Dtype::F8_E8M0).expect("has a decoder");
+        let mut out = [0.0; 5];
+        decoder.decode(&[0, 1, 127, 254, 255], &mut out);
+        assert_eq!(out[..4], [-127, -126, 0, 127].map(|n| 2f64.powi(n) as f32));
+        assert!(out[4].is_nan());
+    }
 
     /// Expected values are PyTorch's for float8_e4m3fn and float8_e5m2.
     #[test]

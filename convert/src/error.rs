@@ -250,6 +250,29 @@ pub enum Error {
     /// More MTP layers than any reader supports.
     #[error("{}: {found} MTP layers, expected at most 1: checkpoints of this family have one projection for all", path.display())]
     MtpLayers { path: PathBuf, found: u32 },
+    /// A DSpark draft was requested of an architecture without one.
+    #[error("{}: architecture {arch} has no DSpark draft inside of a checkpoint; --dspark is for DeepSeek V4 only", path.display())]
+    DSparkUnsupported { path: PathBuf, arch: &'static str },
+    /// More MTP layers than readers of the architecture accept.
+    #[error("{}: {found} MTP layers, readers of architecture {arch} accept {max}; convert with --no-mtp", path.display())]
+    MtpCount {
+        path: PathBuf,
+        arch: &'static str,
+        found: u32,
+        max: u32,
+    },
+    /// Experts of one layer are stored in different ways.
+    #[error(
+        "{}: tensor {tensor}: stored as {found}, expected {expected} like {first}; all experts of a layer have one type",
+        path.display()
+    )]
+    MixedExperts {
+        path: PathBuf,
+        tensor: String,
+        found: &'static str,
+        expected: &'static str,
+        first: String,
+    },
     /// A draft was given without its target.
     #[error(
         "{}: the draft uses the tokenizer and hidden states of its target; set the target's folder with --target-model-dir",

@@ -30,6 +30,7 @@
 //! - Named chat templates are sorted by name.
 //! - An EAGLE-3 draft without `draft_vocab_size` has the target's whole vocabulary, and the layers it reads
 //!   may be given in `eagle_config`; its vocabulary must have the target's size.
+//! - No chat template is added to a checkpoint of DeepSeek V4 that has none, and its experts may be FP8 or BF16.
 //! - The clusters of an assistant's tokens are kept if the config uses them.
 //! - The language `no` in a model card is Norwegian, not a boolean.
 //! - `-exp(A_log)` is correctly rounded; the other's math library is off by one unit in the last place in
@@ -47,6 +48,8 @@ mod error;
 mod gather;
 mod general;
 mod hf_config;
+mod indices;
+mod joined;
 mod model_id;
 mod mtp;
 mod note;

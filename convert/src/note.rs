@@ -15,6 +15,20 @@ pub enum Note {
         chosen: String,
         tensor: Option<String>,
     },
+    /// The architecture's matrices keep their types.
+    #[error(
+        "matrices keep the types of the checkpoint, FP8 as Q8_0; the type of the file applies to F16 matrices only"
+    )]
+    KeptTypes,
+    /// The head of a model whose heads are always sidecars.
+    #[error(
+        "the MTP head is left out: readers mix the streams of an inline head with the weights of the trunk, and this head has \
+         its own; --mtp writes it as a sidecar"
+    )]
+    SidecarOnly,
+    /// Layers under the names of a head that do not belong to an MTP head.
+    #[error("no MTP head, left out: {names}; --dspark writes a DSpark draft")]
+    OtherHead { names: Names },
     /// `auto` found 32-bit tensors, but no 16-bit ones.
     #[error("type auto: {n_tensors} F32 matrices are narrowed to F16; type f32 keeps them")]
     Narrowed { n_tensors: usize },

@@ -5,11 +5,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use safetensors::Dtype;
-use schemas::arch::{ArchSpec, Expected, Hparams, Need, ROPE_FREQS, ROUTER, StoredForm, keys};
-use schemas::gguf::{DType, Metadata, Owned, Plan, Tensor};
+use schemas::arch::{
+    ArchSpec, Expected, Hparams, Need, ROPE_FREQS, ROUTER, StoredForm, Transform, keys, mtp_layout,
+};
+use schemas::gguf::{DType, Metadata, Owned, Plan, Source, Tensor};
 use schemas::size::Size;
 
 use crate::arch::HfArch;
+use crate::arch::deepseek4;
 use crate::arch::dflash;
 use crate::arch::eagle3::Draft;
 use crate::arch::gemma4;
@@ -20,9 +23,10 @@ use crate::error::{Error, Names};
 use crate::gather::{Found, Gathered, Missing, gather};
 use crate::general::{self, Naming};
 use crate::hf_config::HfConfig;
+use crate::indices::Indices;
 use crate::note::Note;
 use crate::quantization::{self, Quantization};
-use crate::transform::{RopeScaling, Target, source, stack};
+use crate::transform::{RopeScaling, Target, joined, source, stack};
 use crate::{arch, mtp, vocab};
 
 /// A planned conversion.
@@ -45,16 +49,23 @@ pub struct Converted {
 /// what was found and what was expected.
 pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
     let mut notes = Vec::new();
-    let settings = Settings::open(config, &mut notes)?;
+    let mut settings = Settings::open(config, &mut notes)?;
+    let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
+    if config.mtp == MtpMode::DSpark {
+        deepseek4::select_draft(&mut settings.hf_config, &stored)?;
+    }
     let (arch, hf_config) = (settings.arch, &settings.hf_config);
     let draft = Draft::open(arch, hf_config, config)?;
-
-    let stored = checkpoint::open(config, settings.quantization, &mut notes)?;
-    let mode = settings.mtp_mode(config.mtp)?;
+    let mode = settings.mtp_mode(config.mtp, &stored, &mut notes)?;
     let n_mtp = mtp::count_layers(arch, hf_config, &stored, mode, &mut notes)?;
     let n_layer = hf_config.fields.need_u32("num_hidden_layers")?;
     let head = arch.mtp.as_ref().filter(|_| n_mtp == 0);
-    let left_out = |name: &str| head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name));
+    let own_ends = mtp::replaced_ends(arch, mode);
+    let left_out = |name: &str| {
+        head.is_some_and(|mtp| mtp::is_in_head(mtp, n_layer, name))
+            || own_ends.contains(&name)
+            || (settings.hf_arch.is_unread)(hf_config, name)
+    };
     let text = text_tensors(stored, left_out, &mut notes);
     let n_vocab = check_vocab(hf_config, &text, draft.as_ref())?;
     let text = match &draft {
@@ -76,7 +87,10 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         }
         false => (text, None),
     };
-    let file_type = resolve_type(config.outtype, &text, &mut notes);
+    let file_type = match settings.hf_arch.keeps_types {
+        true => kept_type(config.outtype, &text, &mut notes),
+        false => resolve_type(config.outtype, &text, &mut notes),
+    };
     let file_type = file_type.with_blocks(settings.quantization);
 
     let model = arch::Model {
@@ -90,7 +104,7 @@ pub fn plan(config: &ConvertConfig) -> Result<Converted, Error> {
         file_type,
     };
     let keys = Keys::of(&model, config, draft.as_ref(), n_vocab, &mut notes)?;
-    let mut hparams = keys.hparams(hf_config, draft.as_ref())?;
+    let mut hparams = keys.hparams(arch, hf_config, draft.as_ref())?;
     find_routers(&mut hparams, &text);
     if let Some(markov) =
         find(&text, "markov_head.markov_w1.weight").and_then(|tensor| tensor.shape.get(1))
@@ -143,7 +157,17 @@ struct Settings {
 impl Settings {
     /// Returns the part of the model that is converted: without its head, for classes whose heads are left
     /// out.
-    fn mtp_mode(&self, requested: MtpMode) -> Result<MtpMode, Error> {
+    fn mtp_mode(
+        &self,
+        requested: MtpMode,
+        stored: &[StoredTensor],
+        notes: &mut Vec<Note>,
+    ) -> Result<MtpMode, Error> {
+        if self.hf_arch.sidecar_only && requested == MtpMode::Inline {
+            let n_layer = self.hf_config.fields.need_u32("num_hidden_layers")?;
+            notes.extend(mtp::left_out(self.arch, n_layer, stored));
+            return Ok(MtpMode::Without);
+        }
         let class = self.hf_config.class()?;
         if !self.hf_arch.headless_classes.contains(&class.as_str()) {
             return Ok(requested);
@@ -153,15 +177,25 @@ impl Settings {
                 path: self.hf_config.folder.clone(),
                 arch: self.arch.name,
             }),
-            MtpMode::Inline | MtpMode::Without => Ok(MtpMode::Without),
+            MtpMode::Inline | MtpMode::Without | MtpMode::DSpark => Ok(MtpMode::Without),
         }
     }
 
     fn open(config: &ConvertConfig, notes: &mut Vec<Note>) -> Result<Settings, Error> {
         let mut hf_config = HfConfig::open(&config.checkpoint)?;
         hf_config.name = config.remote.as_ref().map(|remote| remote.name.clone());
-        let (arch, hf_arch) = find_arch(&hf_config)?;
-        let quantization = quantization::of(&hf_config)?;
+        let (mut arch, mut hf_arch) = find_arch(&hf_config)?;
+        if config.mtp == MtpMode::DSpark {
+            let draft = hf_arch.dspark.ok_or_else(|| Error::DSparkUnsupported {
+                path: hf_config.folder.clone(),
+                arch: arch.name,
+            });
+            (arch, hf_arch) = draft?;
+        }
+        let quantization = match hf_arch.keeps_types {
+            true => quantization::mixed(&hf_config)?,
+            false => quantization::of(&hf_config)?,
+        };
         notes.extend(arch::fill_defaults(hf_arch, &mut hf_config));
         notes.extend(arch::check(arch, hf_arch, &hf_config)?);
         Ok(Settings {
@@ -198,6 +232,12 @@ impl Keys {
         }
         let mut architecture = Metadata::new();
         architecture.set(keys::ARCHITECTURE, model.arch.name);
+        if let (true, Some(template)) = (
+            model.hf_arch.template_first,
+            vocab.get(vocab::CHAT_TEMPLATE),
+        ) {
+            architecture.set(vocab::CHAT_TEMPLATE, template.clone());
+        }
         if let Some(draft) = draft {
             architecture = join([&architecture, &draft.metadata(model.arch)?]);
         }
@@ -209,9 +249,15 @@ impl Keys {
     }
 
     /// Returns the hyperparameters that readers will find in the file.
-    fn hparams(&self, config: &HfConfig, draft: Option<&Draft<'_>>) -> Result<Hparams, Error> {
+    fn hparams(
+        &self,
+        arch: &'static ArchSpec,
+        config: &HfConfig,
+        draft: Option<&Draft<'_>>,
+    ) -> Result<Hparams, Error> {
         let keys = join([&self.architecture, &self.sizes, &self.vocab]);
-        let mut hparams = Hparams::from_metadata(&keys).map_err(|source| Error::Hparams {
+        let hparams = Hparams::of_arch(arch, &keys);
+        let mut hparams = hparams.map_err(|source| Error::Hparams {
             path: config.path.clone(),
             source,
         })?;
@@ -279,8 +325,10 @@ fn text_tensors(
 
 /// Returns true if a tensor belongs to a vision or audio module, by its name.
 fn is_other_modality(name: &str) -> bool {
-    const MODULES: [&str; 8] = [
+    const MODULES: [&str; 10] = [
         "visual",
+        "vision",
+        "aligner",
         "vision_model",
         "vision_tower",
         "audio_tower",
@@ -291,7 +339,7 @@ fn is_other_modality(name: &str) -> bool {
     ];
     let name = name.strip_prefix("model.").unwrap_or(name);
     let module = name.split('.').next().unwrap_or_default();
-    MODULES.contains(&module)
+    MODULES.contains(&module) || module.starts_with("image_")
 }
 
 /// Returns the file's element type; `auto` is that of the first 16-bit matrix, in file order.
@@ -323,6 +371,24 @@ fn auto_type(tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
         tensor,
     });
     file_type
+}
+
+/// Returns the type of a file whose matrices keep their types: that of the experts, which are most of it.
+fn kept_type(outtype: OutType, tensors: &[StoredTensor], notes: &mut Vec<Note>) -> FileType {
+    notes.push(Note::KeptTypes);
+    let given = match outtype {
+        OutType::Auto => FileType::BF16,
+        other => resolve_type(other, tensors, notes),
+    };
+    let is_expert = |tensor: &&StoredTensor| tensor.name.contains(".experts.");
+    let experts = tensors.iter().find(is_expert);
+    match experts.map(|tensor| (tensor.exponents.is_some(), tensor.dtype)) {
+        Some((true, _)) => given.with_mxfp4_experts(),
+        Some((_, Dtype::F8_E4M3 | Dtype::F8_E5M2)) => FileType::Q8_0,
+        Some((_, Dtype::BF16)) => FileType::BF16,
+        Some((_, Dtype::F32)) => FileType::F32,
+        _ => given,
+    }
 }
 
 /// Upper limit of a vocabulary's size.
@@ -397,7 +463,13 @@ struct Tensors<'a> {
 impl Tensors<'_> {
     /// Returns the file's tensors: computed ones, then the stored ones in their order.
     fn plan(&self, stored: Vec<StoredTensor>, notes: &mut Vec<Note>) -> Result<Vec<Tensor>, Error> {
-        let expected = self.hparams.arch.expected(self.hparams);
+        let mut expected = self.hparams.arch.expected(self.hparams);
+        if self.mtp == MtpMode::Only {
+            mtp::take_own_ends(&mut expected, self.hparams);
+        }
+        if self.mtp == MtpMode::DSpark {
+            deepseek4::find_draft_ends(&mut expected, &stored);
+        }
         let gathered = gather(
             &expected,
             self.hparams,
@@ -411,7 +483,10 @@ impl Tensors<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         self.check_missing(&gathered)?;
         // llama.cpp's converter writes unmodified blocks before all other tensors.
-        tensors.sort_by_key(|tensor| tensor.dtype != DType::MXFP4);
+        match self.hf_arch.leading {
+            [] => tensors.sort_by_key(|tensor| tensor.dtype != DType::MXFP4),
+            leading => tensors.sort_by_key(|tensor| place(leading, tensor)),
+        }
         // Only at this point are the sizes validated.
         if let Some(tensor) = self.rope_freqs(&expected)? {
             tensors.insert(0, tensor);
@@ -482,20 +557,33 @@ impl Tensors<'_> {
                 format!("FP8 for {name}, whose rows are stored by rank of tensor parallelism");
             return Err(self.hf_config.unsupported("quantization_config", found));
         }
-        let dtype = match tensors[0].exponents {
-            Some(_) => DType::MXFP4,
-            None => self.dtype(expected, &shape, notes),
-        };
-        let target = Target {
-            shape: &shape[..form.shape.len()],
-            dtype,
-            transform: form.transform,
-        };
-        let sources: Vec<_> = tensors
-            .iter()
-            .map(|stored| source(stored, &target, &hparams))
-            .collect::<Result<_, _>>()?;
-        let source = stack(sources, &target);
+        check_alike(tensors)?;
+        let (dtype, source): (_, Arc<dyn Source>) =
+            match (tensors[0].exponents.as_ref(), form.transform) {
+                (_, [Transform::Indices { below }]) => {
+                    let indices = Indices::new(tensors[0], shape[0], below(&hparams))?;
+                    (DType::I32, Arc::new(indices))
+                }
+                (None, _) if expected.spec.beside.is_some() => {
+                    let dtype = self.dtype(expected, &shape, tensors[0], notes);
+                    (dtype, joined(tensors, &form.shape, dtype, &hparams)?)
+                }
+                (exponents, transform) => {
+                    let dtype = match exponents {
+                        Some(_) => DType::MXFP4,
+                        None => self.dtype(expected, &shape, tensors[0], notes),
+                    };
+                    let target = Target {
+                        shape: &shape[..form.shape.len()],
+                        dtype,
+                        transform,
+                    };
+                    let sources = tensors
+                        .iter()
+                        .map(|stored| source(stored, &target, &hparams));
+                    (dtype, stack(sources.collect::<Result<_, _>>()?, &target))
+                }
+            };
         Tensor::new(&expected.name, shape, dtype, source).map_err(|source| Error::Size {
             path: tensors[0].path(),
             tensor: tensors[0].name.clone(),
@@ -505,8 +593,23 @@ impl Tensors<'_> {
 
     /// Returns the element type of a tensor: the file's type for matrices that readers multiply, F32 for
     /// the rest.
-    fn dtype(&self, expected: &Expected, shape: &[u64], notes: &mut Vec<Note>) -> DType {
+    fn dtype(
+        &self,
+        expected: &Expected,
+        shape: &[u64],
+        stored: &StoredTensor,
+        notes: &mut Vec<Note>,
+    ) -> DType {
         let name = expected.name.as_str();
+        let kept = match stored.dtype {
+            _ if !self.hf_arch.keeps_types => None,
+            // A draft reads this matrix for every token, so llama.cpp's converter gives it one type.
+            _ if expected.spec.beside.is_some() => Some(DType::Q8_0),
+            Dtype::F8_E4M3 | Dtype::F8_E5M2 => Some(DType::Q8_0),
+            Dtype::BF16 => Some(DType::BF16),
+            Dtype::F32 => Some(DType::F32),
+            _ => None,
+        };
         // llama.cpp's converter does not recognize these matrices in a head's experts that the checkpoint has as a
         // layer of their own.
         let mtp = self.hparams.arch.mtp.as_ref();
@@ -514,12 +617,12 @@ impl Tensors<'_> {
         let is_recognized = own_experts != Some(expected.hf_prefix.as_str());
         let always_f32 = shape.len() == 1
             || name.ends_with("_norm.weight")
-            || is_recognized && ALWAYS_F32.iter().any(|row| name.ends_with(row))
+            || kept.is_none() && is_recognized && ALWAYS_F32.iter().any(|row| name.ends_with(row))
             || !name.ends_with(".weight");
         if always_f32 {
             return DType::F32;
         }
-        let wanted = self.file_type.dtype;
+        let wanted = kept.unwrap_or(self.file_type.dtype);
         if wanted.row_bytes(shape[0]).is_some() {
             return wanted;
         }
@@ -582,6 +685,36 @@ const ALWAYS_F32: [&str; 3] = [
     ".ffn_gate_inp.weight",
     ".ffn_gate_inp_shexp.weight",
 ];
+
+/// Returns the place of a tensor among those that are written first, or after them.
+fn place(leading: &[&[&str]], tensor: &Tensor) -> (usize, u32, usize) {
+    let name = mtp_layout::name_in_block(&tensor.name);
+    let groups = leading.iter().enumerate();
+    let mut places = groups.filter_map(|(group, names)| {
+        let at = names.iter().position(|other| *other == name)?;
+        Some((group, tensor.layer()?, at))
+    });
+    places.next().unwrap_or((leading.len(), 0, 0))
+}
+
+/// Rejects experts of which only some are stored as blocks.
+fn check_alike(tensors: &[&StoredTensor]) -> Result<(), Error> {
+    let kind = |tensor: &StoredTensor| match tensor.exponents {
+        Some(_) => "pairs of four-bit floats",
+        None => "numbers",
+    };
+    let first = tensors[0];
+    match tensors.iter().find(|tensor| kind(tensor) != kind(first)) {
+        None => Ok(()),
+        Some(other) => Err(Error::MixedExperts {
+            path: other.path(),
+            tensor: other.name.clone(),
+            found: kind(other),
+            expected: kind(first),
+            first: first.name.clone(),
+        }),
+    }
+}
 
 /// Rejects a tensor whose shape differs from the config.
 fn check_shape(stored: &StoredTensor, form: &StoredForm) -> Result<(), Error> {

@@ -17,15 +17,50 @@ pub(crate) enum Quantization {
     Fp8(Fp8),
     /// Some weights are four-bit floats in blocks, with exponents in separate tensors.
     Mxfp4,
+    /// Some weights are FP8 with a power of two for each block, others pairs of four-bit floats with exponents of
+    /// blocks. The name of the scales ends with `.scale` in the place of `.weight`.
+    Mixed(Fp8),
 }
 
 /// Location of FP8 scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fp8 {
+    /// End of a tensor's name that the suffix replaces.
+    pub(crate) replaces: &'static str,
     /// Suffix of a tensor's name that gives the name of its scales.
     pub(crate) suffix: &'static str,
     /// Rows and columns per scale; `None` if the shape of the scales determines them.
     pub(crate) block: Option<[u64; 2]>,
+}
+
+impl Fp8 {
+    /// Returns the name of a tensor's scales.
+    pub(crate) fn scales_of(&self, tensor: &str) -> String {
+        let stem = tensor.strip_suffix(self.replaces).unwrap_or(tensor);
+        format!("{stem}{}", self.suffix)
+    }
+}
+
+/// Rows and columns per scale of DeepSeek V4.
+const MIXED_BLOCK: [u64; 2] = [128, 128];
+
+/// Returns the storage of a checkpoint of DeepSeek V4, whatever its config says of the method.
+///
+/// # Errors
+/// The config names a method other than FP8.
+pub(crate) fn mixed(config: &HfConfig) -> Result<Quantization, Error> {
+    let block = match of(config)? {
+        Quantization::None => None,
+        Quantization::Fp8(Fp8 { block, .. }) => block,
+        Quantization::Mxfp4 | Quantization::Mixed(_) => {
+            return Err(unsupported(&config.path, "mxfp4"));
+        }
+    };
+    Ok(Quantization::Mixed(Fp8 {
+        replaces: ".weight",
+        suffix: ".scale",
+        block: block.or(Some(MIXED_BLOCK)),
+    }))
 }
 
 /// Reads the quantization settings of a checkpoint.
@@ -71,6 +106,7 @@ fn unsupported(path: &Path, method: &str) -> Error {
 /// block.
 fn fine_grained(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     Ok(Fp8 {
+        replaces: "",
         suffix: "_scale_inv",
         block: block(path, "weight_block_size", settings.get("weight_block_size"))?,
     })
@@ -101,6 +137,7 @@ fn compressed_tensors(path: &Path, settings: &Map<String, Value>) -> Result<Fp8,
         return Err(refused());
     }
     Ok(Fp8 {
+        replaces: "",
         suffix: "_scale",
         block: block(path, "block_structure", weights.get("block_structure"))?,
     })
@@ -110,6 +147,7 @@ fn compressed_tensors(path: &Path, settings: &Map<String, Value>) -> Result<Fp8,
 fn modelopt(path: &Path, settings: &Map<String, Value>) -> Result<Fp8, Error> {
     match settings.get("quant_algo").and_then(Value::as_str) {
         Some("FP8") => Ok(Fp8 {
+            replaces: "",
             suffix: "_scale",
             block: None,
         }),

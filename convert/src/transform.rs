@@ -16,6 +16,7 @@ use schemas::gguf::{
 use crate::checkpoint::{Blocks, Scales, StoredTensor};
 use crate::decode::Decoder;
 use crate::error::Error;
+use crate::joined::Joined;
 use crate::range::check_range;
 use crate::transpose::Transposed;
 
@@ -150,6 +151,26 @@ fn transposed(
     })))
 }
 
+/// Returns the source of a tensor that has the columns of all parts, which have this shape.
+pub(crate) fn joined(
+    parts: &[&StoredTensor],
+    shape: &[u64],
+    dtype: DType,
+    hparams: &Hparams,
+) -> Result<Arc<dyn Source>, Error> {
+    let each = Target {
+        shape,
+        dtype: DType::F32,
+        transform: &[],
+    };
+    let parts = parts.iter().map(|stored| source(stored, &each, hparams));
+    Ok(Arc::new(Joined {
+        parts: parts.collect::<Result<_, _>>()?,
+        n_columns: shape[0] as usize,
+        encoder: codec(dtype).expect("every file type has a codec"),
+    }))
+}
+
 /// Stacks tensors of the same shape along an additional axis.
 pub(crate) fn stack(parts: Vec<Arc<dyn Source>>, each: &Target<'_>) -> Arc<dyn Source> {
     match <[_; 1]>::try_from(parts) {
@@ -263,7 +284,8 @@ impl Step {
             }
             Transform::TileValueRows { .. }
             | Transform::TileValueColumns { .. }
-            | Transform::Split => Step::Nothing,
+            | Transform::Split
+            | Transform::Indices { .. } => Step::Nothing,
             Transform::TakeColumns { of, part } => Step::Columns(Order::Turn { of, part }),
             Transform::Transpose { .. } => unreachable!("a transposition is the last transform"),
             Transform::TakeRows {

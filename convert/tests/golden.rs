@@ -37,6 +37,7 @@ fn config(checkpoint: PathBuf, args: &[&str]) -> Option<ConvertConfig> {
             "--outtype" => config.outtype = args.next()?.parse().ok()?,
             "--mtp" => config.mtp = MtpMode::Only,
             "--no-mtp" => config.mtp = MtpMode::Without,
+            "--dspark" => config.mtp = MtpMode::DSpark,
             _ => return None,
         }
     }
@@ -241,6 +242,14 @@ fn gemma4() {
 fn nemotron_h() {
     check("nemotronh", 5);
     check("nemotronhmoe", 13);
+}
+
+/// The head is a sidecar, because it mixes the streams with weights of its own.
+#[test]
+fn deepseek4() {
+    check("deepseek4", 10);
+    check("deepseek4-bf16", 2);
+    check("deepseek4-dspark", 1);
 }
 
 #[test]

@@ -651,7 +651,9 @@ class ConvertReport:
     """Requested element type: `f32`, `f16`, `bf16`, `q8_0` or `auto`."""
 
     mtp: str
-    """Handling of the MTP head: `inline`, `only` or `without`."""
+    """Handling of the MTP head: `inline`, `only`, `without`, or `dspark` for a DSpark draft in its
+    place.
+    """
 
     output: FileReport
     """Output file."""

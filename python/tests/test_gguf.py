@@ -53,6 +53,8 @@ def compare(path: pathlib.Path) -> None:
             assert tensor.offset == expected.data_offset
             assert tensor.shape == tuple(reversed(expected.shape.tolist()))
             assert np.array_equal(tensor.data.view("u1"), expected.data.view("u1"))
+            if tensor.dtype not in TYPES:
+                continue
             values = gguf.quants.dequantize(expected.data, expected.tensor_type)
             assert np.array_equal(tensor.dequantize(), values.reshape(tensor.shape), equal_nan=True)
         for field in theirs.fields.values():

@@ -69,6 +69,7 @@ const GROUPS: [(&str, &[&str]); 9] = [
             "body",
             "delete_splits",
             "dry_run",
+            "dspark",
             "dynamic",
             "force",
             "ignore_eos",

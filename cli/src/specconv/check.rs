@@ -8,7 +8,8 @@ use schemas::arch::heads::{self, HeadSpec};
 use schemas::arch::mtp_layout::{self, Layers};
 use schemas::arch::nextn::{self, SHARED_HEAD_HEAD};
 use schemas::arch::{
-    self, Expected, Hparams, LayerKind, NEXTN_PREFIX, Need, Scope, keys, reduced_vocab,
+    self, Expected, Hparams, HparamsError, LayerKind, NEXTN_PREFIX, Need, Scope, keys,
+    reduced_vocab,
 };
 use schemas::gguf::{Metadata, Plan, Tensor};
 use schemas::report::{HeadPlace, HeadReport, LayersReport};
@@ -60,6 +61,8 @@ pub(super) fn check(file: &Plan) -> Checked {
     }
     match Hparams::from_plan(plan) {
         Ok(hparams) => against_table(plan, &hparams, &faults, &mut checked),
+        // A note says so.
+        Err(HparamsError::OnlyConverted { .. }) => {}
         // A fault that is already listed also prevents reading the hyperparameters.
         Err(error) if checked.problems.contains(&error.to_string()) => {}
         Err(error) => checked.problems.push(error.to_string()),

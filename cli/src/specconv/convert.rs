@@ -62,6 +62,11 @@ pub(super) struct Args {
     /// Omit the MTP head
     #[arg(long, visible_alias = "no-nextn")]
     no_mtp: bool,
+    /// Write only the DSpark draft of a DeepSeek V4 checkpoint
+    ///
+    /// Requires --target-model-dir. llama.cpp drafts with it, specrun does not
+    #[arg(long, conflicts_with_all = ["mtp", "no_mtp"], requires = "target_model_dir")]
+    dspark: bool,
     /// Omit the clusters of an assistant's tokens, with which llama.cpp cannot load the file
     ///
     /// The assistant then scores all tokens
@@ -157,6 +162,7 @@ impl Args {
     /// Returns the part of the model to convert, and its name in reports.
     fn mtp_mode(&self) -> (MtpMode, &'static str) {
         match (self.mtp, self.no_mtp) {
+            _ if self.dspark => (MtpMode::DSpark, "dspark"),
             (true, _) => (MtpMode::Only, "only"),
             (_, true) => (MtpMode::Without, "without"),
             _ => (MtpMode::Inline, "inline"),

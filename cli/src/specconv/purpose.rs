@@ -27,6 +27,12 @@ pub(super) fn of(plan: &Plan) -> Option<Purpose> {
         return Some(Purpose { text, is_model });
     }
     let text = match (arch::by_name(name?), heads::find(name?)) {
+        (Some(arch), _) if arch.is_draft() && arch::has_streams(&plan.metadata, arch.name) => {
+            format!(
+                "a DSpark draft of DeepSeek V4 is converted, but not run, so layers and tensors were not checked; \
+                 llama.cpp drafts with it. {ANY}"
+            )
+        }
         (Some(arch), _) if arch.is_draft() => {
             "a draft that reads hidden states of its target: run \
              it with specrun generate -m TARGET -md FILE"
@@ -73,10 +79,14 @@ fn sidecar(plan: &Plan) -> Option<String> {
 /// Describes a model that cannot run here, but whose head can be changed.
 fn stored(plan: &Plan, head: HeadSpec) -> String {
     let arch = head.arch;
+    let support = match arch::is_only_converted(arch) {
+        true => "is converted, but not run",
+        false => "is not supported",
+    };
     if head_blocks(plan).is_empty() {
         return format!(
-            "architecture {arch} is not supported, so layers and tensors were not checked. The file \
-             has no MTP head, and graft-mtp can add one. {ANY}"
+            "architecture {arch} {support}, so layers and tensors were not checked. The file has no \
+             MTP head, and graft-mtp can add one. {ANY}"
         );
     }
     let drafting = match head.drafting {
@@ -84,8 +94,8 @@ fn stored(plan: &Plan, head: HeadSpec) -> String {
         Drafting::Nothing => "llama.cpp stores it, but does not draft with it",
     };
     format!(
-        "architecture {arch} is not supported, so only the MTP head was checked. split-mtp, \
-         graft-mtp, replace-mtp, requantize-mtp and repair-mtp accept it; {drafting}. {ANY}"
+        "architecture {arch} {support}, so only the MTP head was checked. split-mtp, graft-mtp, \
+         replace-mtp, requantize-mtp and repair-mtp accept it; {drafting}. {ANY}"
     )
 }
 

@@ -1,7 +1,7 @@
 //! Metadata keys and the config fields that they come from: the keys of every text model, and groups that
 //! several architectures share.
 
-use schemas::arch::{ArchSpec, keys};
+use schemas::arch::{ArchSpec, Gating, keys};
 use schemas::gguf::{Metadata, Value};
 
 use crate::config::FileType;
@@ -42,6 +42,19 @@ pub(crate) struct HfArch {
     pub(crate) has_positions: bool,
     /// Returns true if a config is of this architecture and not of another with the same class.
     pub(crate) matches: fn(&HfConfig) -> bool,
+    /// Returns true for a tensor of the text model that readers do not use, which is left out.
+    pub(crate) is_unread: fn(&HfConfig, &str) -> bool,
+    /// Groups of GGUF names after `blk.N.` that llama.cpp's converter writes before all other tensors: group by group, each
+    /// in the order of blocks.
+    pub(crate) leading: &'static [&'static [&'static str]],
+    /// True if matrices keep the types of the checkpoint, whatever the type of the file: F32, BF16, and Q8_0 for FP8.
+    pub(crate) keeps_types: bool,
+    /// True if llama.cpp's converter writes the chat template before all other keys.
+    pub(crate) template_first: bool,
+    /// True if a head can only be a sidecar, because readers use one mixer of streams for it and the trunk.
+    pub(crate) sidecar_only: bool,
+    /// Conversion of the DSpark draft that checkpoints of the same class may have, with its tensors.
+    pub(crate) dspark: Option<(&'static ArchSpec, &'static HfArch)>,
 }
 
 impl HfArch {
@@ -60,7 +73,19 @@ impl HfArch {
         headless_classes: &[],
         has_positions: true,
         matches: |_| true,
+        is_unread: |_, _| false,
+        leading: &[],
+        keeps_types: false,
+        template_first: false,
+        sidecar_only: false,
+        dspark: None,
     };
+
+    /// Returns true if the architecture has a key of this name in addition to those of every text model.
+    pub(super) fn has_key(&self, name: &str) -> bool {
+        let mut keys = self.keys.iter().copied().flatten();
+        keys.any(|key| key.name == name)
+    }
 }
 
 /// The inputs that keys are computed from.
@@ -325,6 +350,9 @@ const SOFTMAX: u32 = 1;
 /// `expert_gating_func`: sigmoid of each expert's logit.
 pub(super) const SIGMOID: u32 = 2;
 
+/// `expert_gating_func`: square root of the softplus of each expert's logit.
+const SQRT_SOFTPLUS: u32 = 4;
+
 /// Returns the gating function, from any of the names that configs use.
 fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
     let names = [
@@ -339,6 +367,7 @@ fn gating(m: &Model<'_>) -> Result<Option<Value>, Error> {
         None => return Ok(None),
         Some("softmax") => SOFTMAX,
         Some("sigmoid") => SIGMOID,
+        Some("sqrtsoftplus") if m.arch.routing.gating == Gating::SqrtSoftplus => SQRT_SOFTPLUS,
         Some(found) => {
             return Err(m.config.unsupported("scoring_func", found));
         }

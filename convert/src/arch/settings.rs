@@ -19,7 +19,7 @@ pub(crate) fn check(
     let mut notes = Vec::new();
     let window = config.fields.get("sliding_window");
     let used = config.fields.bool(&["use_sliding_window"])?.unwrap_or(true);
-    let has_no_key = used && arch.window.is_none();
+    let has_no_key = used && arch.window.is_none() && !hf_arch.has_key(keys::SLIDING_WINDOW);
     if let (Some(window), true) = (window.filter(|window| !window.is_null()), has_no_key) {
         notes.push(Note::SlidingWindow {
             window: window.to_string(),
@@ -37,9 +37,12 @@ pub(crate) fn check(
     {
         return Err(config.unsupported("topk_method", method));
     }
-    // Readers hard-code these numbers.
+    // Readers hard-code these numbers, unless there is a key.
+    let has_limit = hf_arch.has_key(keys::SWIGLU_CLAMP_EXP);
     for (field, expected) in [("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)] {
-        if let Some(found) = fields.f64(&[field])?.filter(|&found| found != expected) {
+        let is_key = has_limit && field == "swiglu_limit";
+        let found = fields.f64(&[field])?.filter(|&found| found != expected);
+        if let Some(found) = found.filter(|_| !is_key) {
             return Err(config.unsupported(field, found));
         }
     }
@@ -76,8 +79,7 @@ fn check_rope(arch: &ArchSpec, hf_arch: &HfArch, config: &HfConfig) -> Result<Op
             let number = |field| Ok(rope.f64(&[field])?.unwrap_or(0.0));
             let (mscale, all_dim) = (number("mscale")?, number("mscale_all_dim")?);
             // One key has both numbers, if the architecture has it.
-            let mut keys = hf_arch.keys.iter().copied().flatten();
-            let has_key = keys.any(|key| key.name == keys::YARN_LOG_MULTIPLIER);
+            let has_key = hf_arch.has_key(keys::YARN_LOG_MULTIPLIER);
             if all_dim != 0.0 && (mscale != all_dim && has_key || mscale != 0.0 && !has_key) {
                 return Err(config.unsupported("rope_parameters.mscale", mscale));
             }

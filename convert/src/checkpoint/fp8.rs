@@ -29,7 +29,7 @@ pub(crate) fn attach(
         .map(|(i, tensor)| (tensor.name.clone(), i))
         .collect();
     let is_fp8 = |tensor: &StoredTensor| matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::F8_E5M2);
-    let Quantization::Fp8(fp8) = quantization else {
+    let (Quantization::Fp8(fp8) | Quantization::Mixed(fp8)) = quantization else {
         for tensor in tensors.iter().filter(|tensor| is_fp8(tensor)) {
             let scale = ["_scale", "_scale_inv"].map(|suffix| format!("{}{suffix}", tensor.name));
             if let Some(scale) = scale.into_iter().find(|scale| names.contains_key(scale)) {
@@ -45,7 +45,7 @@ pub(crate) fn attach(
     let mut is_scale = vec![false; tensors.len()];
     let mut scaled = Vec::new();
     for (i, tensor) in tensors.iter().enumerate().filter(|(_, t)| is_fp8(t)) {
-        let name = format!("{}{}", tensor.name, fp8.suffix);
+        let name = fp8.scales_of(&tensor.name);
         let &at = names.get(&name).ok_or_else(|| Error::MissingScales {
             path: tensor.path(),
             tensor: tensor.name.clone(),
@@ -81,7 +81,7 @@ pub(crate) fn attach(
 
 /// Returns the scales of a tensor, stored as `scales`.
 fn scales_of(tensor: &StoredTensor, scales: &StoredTensor, fp8: Fp8) -> Result<Scales, Error> {
-    let decoder = Decoder::of(scales.dtype).ok_or_else(|| Error::ElementType {
+    let decoder = Decoder::of_scales(scales.dtype).ok_or_else(|| Error::ElementType {
         path: scales.path(),
         tensor: scales.name.clone(),
         found: scales.dtype,

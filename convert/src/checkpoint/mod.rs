@@ -86,7 +86,11 @@ pub(crate) fn open(
     }
     check_names(&tensors)?;
     match quantization {
-        Quantization::Mxfp4 => mxfp4::attach(tensors),
+        Quantization::Mxfp4 => mxfp4::attach(tensors, &mxfp4::BLOCKS),
+        Quantization::Mixed(_) => {
+            let tensors = mxfp4::attach(tensors, &mxfp4::PAIRS)?;
+            fp8::attach(tensors, quantization, notes)
+        }
         Quantization::Fp8(_) | Quantization::None => fp8::attach(tensors, quantization, notes),
     }
 }

@@ -17,15 +17,54 @@ const QUANT_BYTES: usize = BLOCK / 2;
 /// Bytes of a block in GGUF: the exponent, then the quants.
 const FILE_BLOCK: usize = 1 + QUANT_BYTES;
 
-const BLOCKS_SUFFIX: &str = "_blocks";
-const SCALES_SUFFIX: &str = "_scales";
+/// A way to store four-bit floats in two tensors.
+pub(super) struct Layout {
+    /// Suffixes of the names of quants and of exponents.
+    suffixes: [&'static str; 2],
+    /// Types of quants, and of exponents.
+    types: [&'static [Dtype]; 2],
+    /// True if the bytes of a block are an axis of their own; false if they are columns.
+    has_block_axis: bool,
+}
 
-/// Attaches the exponents to every tensor of blocks, removes them from the list, and sets the shape to that
+/// The layout of gpt-oss.
+pub(super) const BLOCKS: Layout = Layout {
+    suffixes: ["_blocks", "_scales"],
+    types: [&[Dtype::U8], &[Dtype::U8]],
+    has_block_axis: true,
+};
+
+/// The layout of DeepSeek V4.
+pub(super) const PAIRS: Layout = Layout {
+    suffixes: [".weight", ".scale"],
+    types: [&[Dtype::I8, Dtype::U8], &[Dtype::F8_E8M0, Dtype::U8]],
+    has_block_axis: false,
+};
+
+impl Layout {
+    /// Returns the shape of the elements, given those of quants and exponents; `None` if these do not match.
+    fn elements(&self, quants: &[u64], exponents: &[u64]) -> Option<Vec<u64>> {
+        let mut expected = exponents.to_vec();
+        let n_block = expected.last_mut()?;
+        let mut shape = exponents.to_vec();
+        *shape.last_mut()? = n_block.checked_mul(BLOCK as u64)?;
+        match self.has_block_axis {
+            true => expected.push(QUANT_BYTES as u64),
+            false => *n_block = n_block.checked_mul(QUANT_BYTES as u64)?,
+        }
+        (expected == quants).then_some(shape)
+    }
+}
+
+/// Attaches the exponents to every tensor of quants, removes them from the list, and sets the shape to that
 /// of the elements.
 ///
 /// # Errors
 /// Exponents are missing, or their shape does not match.
-pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>, Error> {
+pub(super) fn attach(
+    mut tensors: Vec<StoredTensor>,
+    layout: &Layout,
+) -> Result<Vec<StoredTensor>, Error> {
     let names: HashMap<String, usize> = tensors
         .iter()
         .enumerate()
@@ -34,11 +73,11 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
     let mut is_scales = vec![false; tensors.len()];
     for i in 0..tensors.len() {
         let tensor = &tensors[i];
-        let stem = tensor.name.strip_suffix(BLOCKS_SUFFIX);
-        let Some(stem) = stem.filter(|_| tensor.dtype == Dtype::U8) else {
+        let stem = tensor.name.strip_suffix(layout.suffixes[0]);
+        let Some(stem) = stem.filter(|_| layout.types[0].contains(&tensor.dtype)) else {
             continue;
         };
-        let name = format!("{stem}{SCALES_SUFFIX}");
+        let name = format!("{stem}{}", layout.suffixes[1]);
         let &at = names.get(&name).ok_or_else(|| Error::MissingScales {
             path: tensor.path(),
             tensor: tensor.name.clone(),
@@ -46,9 +85,9 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
             scale: name,
         })?;
         let scales = &tensors[at];
-        let mut shape = scales.shape.clone();
-        shape.push(QUANT_BYTES as u64);
-        if shape != tensor.shape || scales.dtype != Dtype::U8 {
+        let is_exponent = layout.types[1].contains(&scales.dtype);
+        let shape = layout.elements(&tensor.shape, &scales.shape);
+        let Some(shape) = shape.filter(|_| is_exponent) else {
             return Err(Error::ScalesShape {
                 path: scales.path(),
                 tensor: scales.name.clone(),
@@ -56,12 +95,8 @@ pub(super) fn attach(mut tensors: Vec<StoredTensor>) -> Result<Vec<StoredTensor>
                 scaled: tensor.shape.clone(),
                 blocks: Some(vec![QUANT_BYTES as u64]),
             });
-        }
+        };
         is_scales[at] = true;
-        shape.pop();
-        if let Some(n_block) = shape.last_mut() {
-            *n_block = n_block.saturating_mul(BLOCK as u64);
-        }
         let exponents = scales.data.clone();
         tensors[i].shape = shape;
         tensors[i].exponents = Some(exponents);

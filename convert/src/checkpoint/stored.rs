@@ -57,13 +57,15 @@ impl StoredTensor {
 const HEAD_INFIX: &str = ".transformer.";
 
 /// Prefix replacements from checkpoint names to table names: heads inside the model, the layer of an
-/// EAGLE-3 draft in its two layouts, the other tensors of drafts, and models with Mamba layers.
-const PREFIXES: [(&str, &str); 8] = [
+/// EAGLE-3 draft in its two layouts, the other tensors of drafts and of DeepSeek V4, and models with Mamba layers.
+const PREFIXES: [(&str, &str); 10] = [
     ("model.mtp.", "mtp."),
     ("midlayer.", "model.layers.0."),
     ("layers.", "model.layers."),
     ("norm.", "model.norm."),
     ("embed_tokens.", "model.embed_tokens."),
+    ("embed.", "model.embed_tokens."),
+    ("head.", "lm_head."),
     ("backbone.layers.", "model.layers."),
     ("backbone.norm_f.", "model.norm."),
     ("backbone.embeddings.", "model.embed_tokens."),

@@ -24,6 +24,8 @@ use crate::error::{Error, Names};
 use crate::hf_config::HfConfig;
 use crate::note::Note;
 
+pub(crate) use template::KEY as CHAT_TEMPLATE;
+
 use bpe::Bpe;
 use files::TokenizerFiles;
 

@@ -10,7 +10,7 @@ use super::files::TokenizerFiles;
 use crate::error::Error;
 use crate::hf_config::{read_file, read_optional_object};
 
-const KEY: &str = "tokenizer.chat_template";
+pub(crate) const KEY: &str = "tokenizer.chat_template";
 const NAMES_KEY: &str = "tokenizer.chat_templates";
 const DEFAULT: &str = "default";
 

@@ -85,7 +85,7 @@ proptest! {
 
     #[test]
     fn odd_values(
-        reference in prop::sample::select(vec!["gemma3", "glm4moe", "llama", "qwen35"]),
+        reference in prop::sample::select(vec!["deepseek4", "gemma3", "glm4moe", "llama", "qwen35"]),
         file in prop::sample::select(JSON_FILES.to_vec()),
         place in any::<prop::sample::Index>(),
         value in odd_value(),
@@ -130,7 +130,7 @@ proptest! {
 
     #[test]
     fn odd_tensors(
-        reference in prop::sample::select(vec!["gemma3", "glm4moe", "llama", "qwen35"]),
+        reference in prop::sample::select(vec!["deepseek4", "gemma3", "glm4moe", "llama", "qwen35"]),
         tensor in any::<prop::sample::Index>(),
         change in 0..5,
         (outtype, mtp) in mode(),

@@ -3,6 +3,8 @@
 /// Drafts that attend to keys and values of a target.
 mod assistants;
 mod checkpoint;
+/// Settings and tensors of DeepSeek V4.
+mod deepseek4;
 /// Drafts that read a target's hidden states.
 mod drafts;
 /// Damaged files.

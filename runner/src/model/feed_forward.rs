@@ -339,6 +339,10 @@ impl<B: Backend> Experts<B> {
                 gating: match experts.gating {
                     arch::Gating::Softmax => Gating::Softmax,
                     arch::Gating::Sigmoid => Gating::Sigmoid,
+                    arch::Gating::SqrtSoftplus => {
+                        let found = hparams.arch.name.to_owned();
+                        return Err(arch::HparamsError::OnlyConverted { found }.into());
+                    }
                 },
                 normalised: experts.normalised,
                 scale: experts.scale,

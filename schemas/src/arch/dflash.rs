@@ -18,10 +18,11 @@ pub const CONFIDENCE: &str = "conf_proj.weight";
 /// Bias of the confidence.
 pub const CONFIDENCE_BIAS: &str = "conf_proj.bias";
 
-const N_FEATURE: Dim = |h| h.features.as_ref().map_or(0, |features| features.width());
-const MARKOV_RANK: Dim = |h| block(h, |block| block.markov_rank);
+pub(super) const N_FEATURE: Dim = |h| h.features.as_ref().map_or(0, |features| features.width());
+/// Rank of the Markov head; 0 if there is none.
+pub(super) const MARKOV_RANK: Dim = |h| block(h, |block| block.markov_rank);
 /// Width of the confidence head's input; 0 without a Markov head.
-const CONFIDENCE_IN: Dim = |h| match MARKOV_RANK(h) {
+pub(super) const CONFIDENCE_IN: Dim = |h| match MARKOV_RANK(h) {
     0 => 0,
     rank => h.n_embd + rank,
 };

@@ -1,6 +1,6 @@
 //! [`Features`]: hidden states of the target that a draft reads, and [`BlockDraft`].
 
-use crate::gguf::KeyError;
+use crate::gguf::{KeyError, Metadata};
 
 use super::hparams::{HparamsError, Reader};
 use super::keys;
@@ -47,6 +47,12 @@ pub struct BlockDraft {
     pub selector_rank: u64,
     /// `selector_top_k`: number of candidates of the selector.
     pub n_candidate: u64,
+}
+
+/// Checks whether the layers of a file have hyper-connections.
+pub fn has_streams(metadata: &Metadata, arch: &str) -> bool {
+    let key = format!("{arch}.{}", keys::HYPER_CONNECTION_COUNT);
+    metadata.u32(&key).is_ok_and(|n| n.is_some_and(|n| n > 0))
 }
 
 impl Features {

@@ -5,6 +5,7 @@
 //! by the names of their tensors. Shapes are compared with those of the trunk's layers, so a file of
 //! an architecture without forward pass and hyperparameters can be changed all the same.
 
+use super::deepseek4::MIXER;
 use super::nextn::{
     EH_PROJ, EMBED_TOKENS, ENORM, HNORM, HeadShape, HeadTensor, LAYER_OUTPUT_NORM,
     SHARED_HEAD_HEAD, SHARED_HEAD_NORM, head_tensors,
@@ -247,11 +248,7 @@ const LOW_RANK_CONNECTIONS: &[HeadTensor] = &[
 static LISTED: &[HeadSpec] = &[
     HeadSpec {
         arch: "deepseek4",
-        mixers: &[
-            "output_hc_fn.weight",
-            "output_hc_base.weight",
-            "output_hc_scale.weight",
-        ],
+        mixers: MIXER,
         tensors: Tensors::Listed(&[
             FUSION,
             OWN_OR_SHARED,
@@ -454,6 +451,7 @@ static LISTED: &[HeadSpec] = &[
 
 #[cfg(test)]
 mod tests {
+    use super::super::CONVERTED;
     use super::*;
 
     /// An architecture is listed once, and not if its own description has its heads.
@@ -465,6 +463,19 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), n_names);
+    }
+
+    /// The heads of architectures that are only converted have the tensors of their descriptions.
+    #[test]
+    fn heads_of_converted_models_are_listed() {
+        for arch in CONVERTED.iter().filter(|arch| arch.mtp.is_some()) {
+            let listed = find(arch.name).expect("is listed").tensors();
+            for tensor in head_tensors(arch).filter(|tensor| tensor.need == Need::Required) {
+                let name = tensor.name;
+                let is_listed = listed.iter().any(|other| other.name == name);
+                assert!(is_listed, "{}: {name}", arch.name);
+            }
+        }
     }
 
     /// No head has a tensor twice, and every alternative is one of its tensors.

@@ -4,6 +4,7 @@ use crate::gguf::{KeyError, Metadata, Plan};
 use crate::vocab::D2T;
 
 use super::assistant::Assistant;
+use super::deepseek4::Compressed;
 use super::dflash::MARKOV_W1;
 use super::features::Features;
 use super::keys;
@@ -79,6 +80,8 @@ pub struct Hparams {
     pub logit_softcap: Option<f32>,
     /// Multi-head latent attention; zeros for other architectures.
     pub mla: Mla,
+    /// Compressed positions and hyper-connections; zeros for other architectures.
+    pub compressed: Compressed,
     /// Gated delta net; zeros for architectures without recurrent layers.
     pub ssm: Ssm,
     /// Hidden states of the target that a draft reads; `None` for architectures that are not
@@ -134,6 +137,8 @@ pub enum Gating {
     Softmax,
     /// Sigmoid of each expert.
     Sigmoid,
+    /// Square root of the softplus of each expert, in models that are converted, but not run.
+    SqrtSoftplus,
 }
 
 /// Shape of recurrent layers: gated delta nets, or Mamba-2 layers.
@@ -175,6 +180,15 @@ pub enum HparamsError {
         super::names()
     )]
     UnknownArch {
+        /// `general.architecture`.
+        found: String,
+    },
+    /// The architecture has no forward pass here.
+    #[error(
+        "architecture {found:?} is converted, but not run (run: {})",
+        super::names()
+    )]
+    OnlyConverted {
         /// `general.architecture`.
         found: String,
     },
@@ -264,12 +278,16 @@ impl Hparams {
     /// Reads the hyperparameters from the metadata of a model file.
     ///
     /// # Errors
-    /// The architecture is not in the table, a required key is missing, or a value is out of range.
+    /// The architecture does not run, a required key is missing, or a value is out of range.
     pub fn from_metadata(metadata: &Metadata) -> Result<Hparams, HparamsError> {
-        let name = metadata.need_str(keys::ARCHITECTURE)?;
-        let arch = super::by_name(name).ok_or_else(|| HparamsError::UnknownArch {
-            found: name.to_owned(),
-        })?;
+        Hparams::of_arch(super::of_file(metadata)?, metadata)
+    }
+
+    /// Reads the hyperparameters of an architecture, which need not run.
+    ///
+    /// # Errors
+    /// A required key is missing, or a value is out of range.
+    pub fn of_arch(arch: &'static ArchSpec, metadata: &Metadata) -> Result<Hparams, HparamsError> {
         let read = Reader { metadata, arch };
         let (n_layer, n_block) = read.layer_counts()?;
         let n_ctx_train = read.dim(keys::CONTEXT_LENGTH)?;
@@ -308,6 +326,10 @@ impl Hparams {
             None => None,
         };
         let expert_blocks = (0..n_block).map(has_experts).collect();
+        let compressed = match arch.blocks.compressed {
+            true => Compressed::read(&read, heads.blocks[0].n_head, n_block)?,
+            false => Compressed::default(),
+        };
         Ok(Hparams {
             arch,
             n_layer,
@@ -345,6 +367,7 @@ impl Hparams {
             window,
             logit_softcap: read.positive(keys::FINAL_LOGIT_SOFTCAPPING)?,
             mla: heads.mla,
+            compressed,
             ssm,
             assistant,
             features: match arch.needs_target() {
@@ -407,6 +430,7 @@ impl Hparams {
             own.n_rot /= 2;
         }
         own.shares_kv = !self.has_kv(block);
+        own.compressed.select(block);
         own
     }
 
@@ -557,6 +581,7 @@ impl Reader<'_> {
             0 => self.arch.routing.gating,
             1 => Gating::Softmax,
             2 => Gating::Sigmoid,
+            4 if self.arch.routing.gating == Gating::SqrtSoftplus => Gating::SqrtSoftplus,
             other => {
                 let expected = "1 (softmax) or 2 (sigmoid)".to_owned();
                 return Err(self.range(keys::EXPERT_GATING_FUNC, other, expected));

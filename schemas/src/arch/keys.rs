@@ -111,8 +111,28 @@ pub const RECURRENT_LAYERS: &str = "attention.recurrent_layers";
 pub const FULL_ATTENTION_INTERVAL: &str = "full_attention_interval";
 /// Per-layer array of trunk layers: true if a layer selects the positions that it attends to.
 pub const INDEXER_TYPES: &str = "attention.indexer.types";
+/// Number of heads that choose positions.
+pub const INDEXER_HEAD_COUNT: &str = "attention.indexer.head_count";
+/// Elements of a head that chooses positions.
+pub const INDEXER_KEY_LENGTH: &str = "attention.indexer.key_length";
+/// Number of positions that are chosen.
+pub const INDEXER_TOP_K: &str = "attention.indexer.top_k";
+/// Number of groups of heads, each with its own first output projection.
+pub const OUTPUT_GROUP_COUNT: &str = "attention.output_group_count";
+/// Rank of the low-rank output projection of a group of heads.
+pub const OUTPUT_LORA_RANK: &str = "attention.output_lora_rank";
+/// Array: number of positions that a block compresses to one; 0 for none. It may have more entries than blocks.
+pub const COMPRESS_RATIOS: &str = "attention.compress_ratios";
+/// Base of RoPE frequencies in layers with compressed positions.
+pub const COMPRESS_ROPE_FREQ_BASE: &str = "attention.compress_rope_freq_base";
+/// Number of first layers that choose experts by a table of tokens.
+pub const HASH_LAYER_COUNT: &str = "hash_layer_count";
 /// Number of streams of hyper-connections.
 pub const HYPER_CONNECTION_COUNT: &str = "hyper_connection.count";
+/// Number of normalizations of the matrix that mixes the streams.
+pub const HYPER_CONNECTION_ITERATIONS: &str = "hyper_connection.sinkhorn_iterations";
+/// Epsilon of that normalization.
+pub const HYPER_CONNECTION_EPSILON: &str = "hyper_connection.epsilon";
 /// Width of the hidden states of the target that a head or an assistant reads, if it is not the embedding
 /// width.
 pub const EMBEDDING_LENGTH_OUT: &str = "embedding_length_out";

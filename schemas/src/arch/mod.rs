@@ -5,6 +5,7 @@
 mod assistant;
 mod attention_heads;
 mod deepseek2;
+mod deepseek4;
 mod dflash;
 mod eagle3;
 mod features;
@@ -33,9 +34,10 @@ mod step35;
 mod window;
 
 pub use assistant::Assistant;
+pub use deepseek4::Compressed;
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
-pub use features::{BlockDraft, Features};
+pub use features::{BlockDraft, Features, has_streams};
 pub use gemma4::{CENTROIDS, POST_PROJECTION, PRE_PROJECTION, TOKEN_ORDERING};
 pub use hparams::{BlockHeads, Experts, Gating, Hparams, HparamsError, Ssm};
 pub use mla::Mla;
@@ -47,6 +49,8 @@ pub use spec::{
     Scope, StoredForm, TensorSpec, Transform,
 };
 pub use window::{Window, WindowHeads, WindowSpec};
+
+use crate::gguf::Metadata;
 
 /// All architectures of complete models.
 pub static ARCHS: &[ArchSpec] = &[
@@ -71,22 +75,54 @@ pub static ARCHS: &[ArchSpec] = &[
 /// All architectures of draft models that read the hidden states of a target.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA4_ASSISTANT];
 
-/// Returns all architectures of both kinds.
+/// All architectures that are converted, but not run.
+pub static CONVERTED: &[ArchSpec] = &[deepseek4::DEEPSEEK4];
+
+/// DSpark drafts of DeepSeek V4, which are converted, but not run. Their files have the architecture `dflash`, so no list has them.
+pub static DEEPSEEK4_DSPARK: &ArchSpec = &deepseek4::DSPARK;
+
+/// Returns all architectures that run: of complete models, then of drafts.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {
     ARCHS.iter().chain(DRAFTS)
 }
 
-/// Returns the architecture with this `general.architecture`.
+/// Returns all architectures that are converted: those that run, then the others.
+pub fn converted() -> impl Iterator<Item = &'static ArchSpec> {
+    all().chain(CONVERTED)
+}
+
+/// Checks whether models of the architecture with this `general.architecture` are converted, but not run.
+pub fn is_only_converted(name: &str) -> bool {
+    CONVERTED.iter().any(|arch| arch.name == name)
+}
+
+/// Returns the architecture with this `general.architecture`, if its models run.
 pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
     all().find(|arch| arch.name == name)
 }
 
-/// Returns the architecture of an HF class name.
-pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
-    all().find(|arch| arch.hf_classes.contains(&class))
+/// Returns the architecture of a file, if its models run.
+fn of_file(metadata: &Metadata) -> Result<&'static ArchSpec, HparamsError> {
+    let name = metadata.need_str(keys::ARCHITECTURE)?;
+    let found = name.to_owned();
+    match by_name(name) {
+        // A DSpark draft of DeepSeek V4.
+        Some(arch) if arch.is_draft() && has_streams(metadata, name) => {
+            let found = format!("{name} with hyper-connections");
+            Err(HparamsError::OnlyConverted { found })
+        }
+        Some(arch) => Ok(arch),
+        None if is_only_converted(name) => Err(HparamsError::OnlyConverted { found }),
+        None => Err(HparamsError::UnknownArch { found }),
+    }
 }
 
-/// Returns the names of all architectures, for messages.
+/// Returns the architecture that an HF class name is converted to.
+pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
+    converted().find(|arch| arch.hf_classes.contains(&class))
+}
+
+/// Returns the names of all architectures that run, for messages.
 pub fn names() -> String {
     all().map(|arch| arch.name).collect::<Vec<_>>().join(", ")
 }

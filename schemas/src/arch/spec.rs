@@ -13,6 +13,8 @@ pub struct ArchSpec {
     pub name: &'static str,
     /// Class names in `architectures` of an HF `config.json`.
     pub hf_classes: &'static [&'static str],
+    /// Prefix of the names of trunk layers in HF checkpoints, with `{}` for the layer's number.
+    pub hf_layer: &'static str,
     /// Tensors outside of the MTP head, in groups that architectures share.
     pub tensors: &'static [&'static [TensorSpec]],
     /// The MTP head; `None` if the architecture has none.
@@ -59,6 +61,9 @@ pub struct BlockSpec {
     /// True if a block of the trunk has only one part, a recurrence, attention or a feed-forward network, and
     /// attention has no positions. The per-block numbers of KV heads and feed-forward widths state the kind.
     pub single_part: bool,
+    /// True if blocks have hyper-connections, attend to compressed positions, and choose experts by a table of
+    /// tokens in the first blocks. The compression ratios of all blocks are an array.
+    pub compressed: bool,
 }
 
 impl BlockSpec {
@@ -70,6 +75,7 @@ impl BlockSpec {
         dense_by_tensors: false,
         dense_beside_experts: false,
         single_part: false,
+        compressed: false,
     };
 
     /// Checks whether a block of this kind has a feed-forward network.
@@ -83,6 +89,7 @@ impl ArchSpec {
     pub(super) const PLAIN: ArchSpec = ArchSpec {
         name: "",
         hf_classes: &[],
+        hf_layer: "model.layers.{}.",
         tensors: &[],
         mtp: None,
         window: None,
@@ -130,6 +137,9 @@ pub struct MtpSpec {
     pub hf_experts: Option<&'static str>,
     /// True if the norm before a head's output subtracts the mean (LayerNorm).
     pub centered_norm: bool,
+    /// GGUF names of tensors outside of blocks that a sidecar has for its head, in the place of the trunk's. The
+    /// checkpoint stores them in the head's layer.
+    pub own_ends: &'static [&'static str],
 }
 
 impl MtpSpec {
@@ -142,6 +152,7 @@ impl MtpSpec {
         dense: false,
         hf_experts: None,
         centered_norm: false,
+        own_ends: &[],
     };
 }
 
@@ -217,6 +228,8 @@ pub struct TensorSpec {
     pub hf: &'static str,
     /// Alternative way in which some checkpoints store the tensor.
     pub packed: Option<Packed>,
+    /// HF name of a tensor of the same shape whose columns follow those of `hf`; `None` for most tensors.
+    pub beside: Option<&'static str>,
     /// Dimensions, the contiguous one first.
     pub shape: &'static [Dim],
     /// The layers that have the tensor.
@@ -289,6 +302,11 @@ pub enum Transform {
         /// Number of groups.
         n_group: Dim,
     },
+    /// Integers of the checkpoint, stored as I32.
+    Indices {
+        /// Upper limit of the integers, which are at least 0 and less than this.
+        below: Dim,
+    },
 }
 
 impl Transform {
@@ -326,6 +344,7 @@ impl TensorSpec {
             shape,
             scope,
             packed: None,
+            beside: None,
             transform: &[],
             need: Need::Required,
         }
@@ -335,6 +354,14 @@ impl TensorSpec {
     pub const fn or_packed(self, hf: &'static str, transform: &'static [Transform]) -> TensorSpec {
         TensorSpec {
             packed: Some(Packed { hf, transform }),
+            ..self
+        }
+    }
+
+    /// Names a tensor of the same shape whose columns follow.
+    pub const fn beside(self, hf: &'static str) -> TensorSpec {
+        TensorSpec {
+            beside: Some(hf),
             ..self
         }
     }
@@ -379,7 +406,7 @@ pub struct Expected {
 /// One form in which checkpoints store a tensor.
 #[derive(Clone, Debug)]
 pub struct StoredForm {
-    /// Full HF names: one, or one per expert in the order of their numbers.
+    /// Full HF names: one, one per expert in the order of their numbers, or two whose columns are joined.
     pub names: Vec<String>,
     /// Dimensions of each tensor, the contiguous one first.
     pub shape: Vec<u64>,
@@ -422,7 +449,15 @@ impl Expected {
                 transform,
             }),
             _ if hf.is_empty() => {}
-            _ => forms.push(whole(hf, transform)),
+            _ => {
+                let mut form = whole(hf, transform);
+                if let (Some(beside), Some(n_columns)) = (self.spec.beside, form.shape.first_mut())
+                {
+                    *n_columns /= 2;
+                    form.names.push(format!("{}{beside}", self.hf_prefix));
+                }
+                forms.push(form);
+            }
         }
         let packed = self.spec.packed.as_ref();
         forms.extend(packed.map(|packed| whole(packed.hf, packed.transform)));
@@ -503,7 +538,7 @@ impl ArchSpec {
         let mtp = self.mtp.as_ref().filter(|_| kind == LayerKind::Mtp);
         let prefix = match mtp {
             Some(mtp) => mtp.hf_prefix(layer, hparams.n_layer),
-            None => format!("model.layers.{layer}."),
+            None => self.hf_layer.replace("{}", &layer.to_string()),
         };
         let applies = |scope| match scope {
             Scope::Model => false,

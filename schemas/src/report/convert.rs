@@ -18,7 +18,7 @@ pub struct ConvertReport {
     pub architecture: String,
     /// Requested element type: `f32`, `f16`, `bf16`, `q8_0` or `auto`.
     pub outtype: String,
-    /// Handling of the MTP head: `inline`, `only` or `without`.
+    /// Handling of the MTP head: `inline`, `only`, `without`, or `dspark` for a DSpark draft in its place.
     pub mtp: String,
     /// Output file.
     pub output: FileReport,

@@ -1,0 +1,262 @@
+"""Tiny random checkpoints of DeepSeek V4, with the names and types of released ones, and what llama.cpp's converter makes of them.
+
+    python3 deepseek4.py LLAMA_CPP [NAME ...]
+
+`deepseek4` has FP8 weights, FP4 experts and an MTP head; `deepseek4-dspark` is a DSpark draft for it; `deepseek4-bf16` has FP4 experts and BF16 weights in two files, eleven layers
+whose names do not sort by number, a hash layer with biases, and no head. Configs have the fields of released ones, which
+llama.cpp's converter reads without transformers. It embeds a chat template of its own if a checkpoint has none, so these have one.
+"""
+
+import json
+import json
+import logging
+import os
+import shutil
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+import checkpoints
+from checkpoints import HERE, OUTTYPES, byte_level, goldens, sha256, write_json
+
+N_VOCAB = 320
+SPLITS = [
+    r"\p{N}{1,3}",
+    r"[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
+]
+MTP_MODES = {f"mtp-{outtype}": ["--mtp", "--outtype", outtype] for outtype in OUTTYPES}
+
+
+def tokenizer(folder):
+    special = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"]
+    byte_level(folder, N_VOCAB, SPLITS, special, {
+        "add_bos_token": True, "add_eos_token": False, "bos_token": special[0], "eos_token": special[1],
+        "pad_token": special[1], "tokenizer_class": "LlamaTokenizerFast",
+        "chat_template": "{{ bos_token }}{% for m in messages %}<｜User｜>{{ m.content }}<｜Assistant｜>{% endfor %}",
+    })
+
+
+class Checkpoint:
+    """The tensors of a checkpoint, by their names."""
+
+    def __init__(self, name, config, is_fp8):
+        self.config, self.is_fp8, self.tensors = config, is_fp8, {}
+        self.generator = torch.Generator().manual_seed(int(sha256(name.encode())[:8], 16))
+
+    def random(self, *shape):
+        return torch.randn(*shape, generator=self.generator)
+
+    def single(self, name, *shape):
+        self.tensors[name] = 0.1 * self.random(*shape)
+
+    def half(self, name, *shape):
+        self.tensors[name] = (self.random(*shape) / shape[-1] ** 0.5).to(torch.bfloat16)
+
+    def norm(self, name, width):
+        self.tensors[name] = (1 + 0.1 * self.random(width)).to(torch.bfloat16)
+
+    def matrix(self, name, n_rows, n_columns):
+        """FP8 with a power of two for each block of 128 x 128, or BF16."""
+        if not self.is_fp8:
+            return self.half(f"{name}.weight", n_rows, n_columns)
+        blocks = (-(-n_rows // 128), -(-n_columns // 128))
+        exponents = torch.randint(116, 124, blocks, generator=self.generator, dtype=torch.uint8)
+        self.tensors[f"{name}.weight"] = (8 * self.random(n_rows, n_columns)).to(torch.float8_e4m3fn)
+        self.tensors[f"{name}.scale"] = exponents.view(torch.float8_e8m0fnu)
+
+    def expert(self, name, n_rows, n_columns):
+        """Pairs of four-bit floats, with a power of two for 32 elements of a row."""
+        pairs = torch.randint(0, 256, (n_rows, n_columns // 2), generator=self.generator, dtype=torch.uint8)
+        exponents = torch.randint(116, 124, (n_rows, n_columns // 32), generator=self.generator, dtype=torch.uint8)
+        self.tensors[f"{name}.weight"] = pairs.view(torch.int8) if self.is_fp8 else pairs
+        self.tensors[f"{name}.scale"] = exponents.view(torch.float8_e8m0fnu) if self.is_fp8 else exponents
+
+    def mixer(self, name):
+        n_stream = self.config["hc_mult"]
+        self.single(f"{name}hc_head_fn", n_stream, n_stream * self.config["hidden_size"])
+        self.single(f"{name}hc_head_base", n_stream)
+        self.single(f"{name}hc_head_scale", 1)
+
+    def compressor(self, name, width, ratio, n_embd):
+        rows = 2 * width if ratio == 4 else width
+        self.single(f"{name}.compressor.ape", ratio, rows)
+        self.half(f"{name}.compressor.wkv.weight", rows, n_embd)
+        self.half(f"{name}.compressor.wgate.weight", rows, n_embd)
+        self.norm(f"{name}.compressor.norm.weight", width)
+
+    def layer(self, prefix, ratio, is_hashed):
+        c = self.config
+        n_embd, n_ff, width, n_head = (c[key] for key in ["hidden_size", "moe_intermediate_size", "head_dim",
+                                                         "num_attention_heads"])
+        n_lora, n_group, n_out, n_stream = (c[key] for key in ["q_lora_rank", "o_groups", "o_lora_rank", "hc_mult"])
+        for part in ["attn", "ffn"]:
+            self.norm(f"{prefix}.{part}_norm.weight", n_embd)
+            n_mix = (2 + n_stream) * n_stream
+            self.single(f"{prefix}.hc_{part}_fn", n_mix, n_stream * n_embd)
+            self.single(f"{prefix}.hc_{part}_base", n_mix)
+            self.single(f"{prefix}.hc_{part}_scale", 3)
+        attn = f"{prefix}.attn"
+        self.single(f"{attn}.attn_sink", n_head)
+        self.matrix(f"{attn}.wq_a", n_lora, n_embd)
+        self.norm(f"{attn}.q_norm.weight", n_lora)
+        self.matrix(f"{attn}.wq_b", n_head * width, n_lora)
+        self.matrix(f"{attn}.wkv", width, n_embd)
+        self.norm(f"{attn}.kv_norm.weight", width)
+        self.matrix(f"{attn}.wo_a", n_group * n_out, n_head * width // n_group)
+        self.matrix(f"{attn}.wo_b", n_embd, n_group * n_out)
+        if ratio:
+            self.compressor(attn, width, ratio, n_embd)
+        if ratio == 4:
+            n_index, index_width = c["index_n_heads"], c["index_head_dim"]
+            self.matrix(f"{attn}.indexer.wq_b", n_index * index_width, n_lora)
+            self.half(f"{attn}.indexer.weights_proj.weight", n_index, n_embd)
+            self.compressor(f"{attn}.indexer", index_width, ratio, n_embd)
+        ffn = f"{prefix}.ffn"
+        n_expert = c["n_routed_experts"]
+        self.half(f"{ffn}.gate.weight", n_expert, n_embd)
+        if is_hashed:
+            ids = torch.randint(0, n_expert, (N_VOCAB, c["num_experts_per_tok"]), generator=self.generator)
+            self.tensors[f"{ffn}.gate.tid2eid"] = ids if self.is_fp8 else ids.to(torch.int32)
+        if not is_hashed or not self.is_fp8:
+            self.single(f"{ffn}.gate.bias", n_expert)
+        if not self.is_fp8:
+            self.single(f"{ffn}.gate.bias_vl", n_expert)
+        for part, shape in {"w1": (n_ff, n_embd), "w2": (n_embd, n_ff), "w3": (n_ff, n_embd)}.items():
+            self.matrix(f"{ffn}.shared_experts.{part}", *shape)
+            for expert in range(n_expert):
+                self.expert(f"{ffn}.experts.{expert}.{part}", *shape)
+
+    def stages(self):
+        """A DSpark draft, under the names of MTP heads. What belongs to no stage is in the first or the last."""
+        c = self.config
+        n_embd, n_stage = c["hidden_size"], c["n_mtp_layers"]
+        self.half("embed.weight", N_VOCAB, n_embd)
+        self.matrix("mtp.0.main_proj", n_embd, n_embd * len(c["dspark_target_layer_ids"]))
+        self.norm("mtp.0.main_norm.weight", n_embd)
+        for stage in range(n_stage):
+            self.layer(f"mtp.{stage}", 0, False)
+            self.single(f"mtp.{stage}.ffn.gate.bias_vl", c["n_routed_experts"])
+        last = f"mtp.{n_stage - 1}"
+        self.norm(f"{last}.norm.weight", n_embd)
+        self.mixer(f"{last}.")
+        rank = c["dspark_markov_rank"]
+        self.half(f"{last}.markov_head.markov_w1.weight", N_VOCAB, rank)
+        self.half(f"{last}.markov_head.markov_w2.weight", N_VOCAB, rank)
+        self.half(f"{last}.confidence_head.proj.weight", 1, n_embd + rank)
+        return self.tensors
+
+    def build(self):
+        c = self.config
+        if "dspark_block_size" in c:
+            return self.stages()
+        n_embd = c["hidden_size"]
+        self.half("embed.weight", N_VOCAB, n_embd)
+        self.half("head.weight", N_VOCAB, n_embd)
+        self.norm("norm.weight", n_embd)
+        self.mixer("")
+        n_layer = c["num_hidden_layers"]
+        for layer in range(n_layer):
+            self.layer(f"layers.{layer}", c["compress_ratios"][layer], layer < c["num_hash_layers"])
+        for head in range(c["num_nextn_predict_layers"]):
+            prefix = f"mtp.{head}"
+            self.layer(prefix, 0, False)
+            for name in ["enorm", "hnorm", "norm"]:
+                self.norm(f"{prefix}.{name}.weight", n_embd)
+            self.matrix(f"{prefix}.e_proj", n_embd, n_embd)
+            self.matrix(f"{prefix}.h_proj", n_embd, n_embd)
+            self.mixer(f"{prefix}.")
+        return self.tensors
+
+
+COMMON = dict(
+    architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", attention_bias=False, attention_dropout=0.0,
+    bos_token_id=315, eos_token_id=316, hidden_act="silu", vocab_size=N_VOCAB, hidden_size=32, moe_intermediate_size=32,
+    num_key_value_heads=1, q_lora_rank=32, qk_rope_head_dim=16, sliding_window=8, max_position_embeddings=1024,
+    rms_norm_eps=1e-6, n_shared_experts=1, norm_topk_prob=True, routed_scaling_factor=1.5, scoring_func="sqrtsoftplus",
+    topk_method="noaux_tc", swiglu_limit=10.0, index_n_heads=2, index_head_dim=32, index_topk=8, hc_sinkhorn_iters=20,
+    hc_eps=1e-6, compress_rope_theta=160000, rope_theta=10000, tie_word_embeddings=False, torch_dtype="bfloat16",
+    rope_scaling={"beta_fast": 32, "beta_slow": 1, "factor": 16, "original_max_position_embeddings": 64, "type": "yarn"})
+CONFIGS = {
+    "deepseek4": dict(
+        COMMON, num_hidden_layers=3, num_nextn_predict_layers=1, num_hash_layers=1, compress_ratios=[0, 4, 128, 0],
+        hc_mult=4, num_attention_heads=4, head_dim=64, o_groups=2, o_lora_rank=80, n_routed_experts=4,
+        num_experts_per_tok=2, expert_dtype="fp4",
+        quantization_config={"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "scale_fmt": "ue8m0",
+                             "weight_block_size": [128, 128]}),
+    "deepseek4-bf16": dict(
+        COMMON, num_hidden_layers=11, num_nextn_predict_layers=0, num_hash_layers=1, compress_ratios=[0] * 9 + [4, 128],
+        hc_mult=2, num_attention_heads=2, head_dim=32, o_groups=1, o_lora_rank=32, n_routed_experts=2,
+        num_experts_per_tok=1, expert_dtype="fp4"),
+}
+
+
+CONFIGS["deepseek4-dspark"] = dict(
+    CONFIGS["deepseek4"], n_mtp_layers=2, dspark_block_size=5, dspark_noise_token_id=317,
+    dspark_target_layer_ids=[0, 2], dspark_markov_rank=16)
+
+
+def store(folder, tensors, n_file):
+    if n_file == 1:
+        return save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    index = {}
+    for i in range(n_file):
+        name = f"model-{i + 1:05}-of-{n_file:05}.safetensors"
+        part = {key: tensors[key] for key in list(tensors)[i * len(tensors) // n_file:(i + 1) * len(tensors) // n_file]}
+        save_file(part, folder / name, metadata={"format": "pt"})
+        index.update(dict.fromkeys(part, name))
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": index})
+
+
+def with_target(name, folder, target):
+    """Records a draft's file without the path of its target."""
+    convert = checkpoints.convert
+    target_flags = ["--target-model-dir", str(HERE / target)]
+    checkpoints.convert = lambda folder, pre, args, output: convert(folder, pre, args + target_flags, output)
+    checkpoints.OUTTYPES = []
+    goldens(name, folder, dict(pre="deepseek-v3", modes={"dspark": ["--dspark", "--outtype", "bf16"]}))
+    checkpoints.convert = convert
+    path = folder / "golden.json"
+    golden = json.loads(path.read_text())
+    golden["target"] = target
+    path.write_text(json.dumps(golden, ensure_ascii=False) + "\n")
+
+
+def make(name):
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if name != "deepseek4-dspark":
+        tokenizer(folder)
+    config, is_fp8 = CONFIGS[name], name != "deepseek4-bf16"
+    if name == "deepseek4-dspark":
+        write_json(folder / "config.json", config)
+        store(folder, Checkpoint(name, config, is_fp8).build(), 1)
+        return with_target(name, folder, "deepseek4")
+    # The type of the file changes nothing.
+    checkpoints.OUTTYPES = OUTTYPES if is_fp8 else ["q8_0", "auto"]
+    write_json(folder / "config.json", config)
+    store(folder, Checkpoint(name, config, is_fp8).build(), 1 if is_fp8 else 2)
+    goldens(name, folder, dict(pre="deepseek-v3", modes=MTP_MODES if is_fp8 else {}))
+
+
+class NoConfig:
+    @staticmethod
+    def from_pretrained(*args, **kwargs):
+        raise ValueError("llama.cpp's converter adds the fields of the config itself to those of transformers")
+
+
+if __name__ == "__main__":
+    logging.disable(logging.INFO)
+    torch.set_num_threads(1)
+    os.environ["NO_LOCAL_GGUF"] = "1"
+    llama_cpp = Path(sys.argv[1]).resolve()
+    sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
+    if not os.environ.get("WITH_TRANSFORMERS"):
+        import_module("conversion.base").AutoConfig = NoConfig
+    for name in sys.argv[2:] or CONFIGS:
+        make(name)
