@@ -282,9 +282,9 @@ pub enum Error {
     /// A target was given for a model that is not a draft.
     #[error("{}: architecture {arch} is not a draft; --target-model-dir is for drafts only", path.display())]
     NoDraft { path: PathBuf, arch: &'static str },
-    /// The vocabulary map is not stored as integers.
+    /// Token ids or indices are not stored as integers.
     #[error("{}: tensor {tensor}: element type {found:?}, expected I64 or I32", path.display())]
-    MapType {
+    IntegerType {
         path: PathBuf,
         tensor: String,
         found: Dtype,

@@ -37,7 +37,7 @@ impl Indices {
             Dtype::I64 => 8,
             Dtype::I32 => 4,
             found => {
-                return Err(Error::MapType {
+                return Err(Error::IntegerType {
                     path: stored.path(),
                     tensor: stored.name.clone(),
                     found,

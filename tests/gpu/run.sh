@@ -142,7 +142,8 @@ run() {
     check verify-draft "$dir/specrun" verify --device cuda -m "$work/target.gguf" \
         -md "$work/draft.gguf" --overwrite --report "$out/verify-draft.json"
     check verify-chain "$dir/specrun" verify --device cuda -m "$work/target.gguf" --matrix quick \
-        --spec-type ngram-simple,draft-mtp --parallel 4 -ctk q8_0 -ctv q8_0 --overwrite --report "$out/verify-chain.json"
+        --spec-type ngram-simple,draft-mtp --parallel 4 -ctk q8_0 -ctv q8_0 \
+        --overwrite --report "$out/verify-chain.json"
 
     check bandwidth "$dir/copy_bandwidth"
     # Multiply-adds per prompt token, from the shapes of these models.

@@ -245,7 +245,7 @@ fn target_ids(offsets: &StoredTensor, n_draft: u64, n_vocab: u64) -> Result<Vec<
                 .collect()
         }
         found => {
-            return Err(Error::MapType {
+            return Err(Error::IntegerType {
                 path: offsets.path(),
                 tensor: offsets.name.clone(),
                 found,

@@ -26,7 +26,7 @@ impl Arena {
         self.0.alloc_slice_fill_copy(n, value)
     }
 
-    /// Allocates room for `n` values, which takes no time.
+    /// Allocates room for `n` values without filling it.
     pub(crate) fn room<T: Copy>(&self, n: usize) -> &mut [MaybeUninit<T>] {
         self.0.alloc_slice_fill_with(n, |_| MaybeUninit::uninit())
     }

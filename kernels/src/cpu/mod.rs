@@ -81,7 +81,7 @@ pub struct Cpu {
 /// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
 const PARALLEL_WORK: usize = 1 << 17;
 
-/// Work of a task of rows or elements, in multiply-adds: taking a task costs as much as a thousand of them.
+/// Work of a task of rows or elements, in multiply-adds, so that the half microsecond to take it does not matter.
 pub(crate) const TASK_WORK: usize = 1 << 15;
 
 /// Returns how many rows a task has, from the work for one of them.

@@ -123,8 +123,8 @@ impl Samples {
         }
     }
 
-    /// Returns the distance with the smallest median, after enough passes or as soon as its slowest pass was
-    /// faster than all others.
+    /// Returns the distance with the smallest median: after enough passes, or as soon as each of its passes was
+    /// faster than every pass with another distance.
     fn best(&mut self) -> Option<usize> {
         let n = self.passes.iter().map(Vec::len).min()?;
         if n < MIN_PASSES {

@@ -11,7 +11,7 @@ use super::{Kernel, KernelInto, Simd};
 use super::{
     avx2::{
         Avx2,
-        dots::{Dotted as Vnni, Widened as Avx},
+        dots::{Dotted, Widened},
     },
     avx512::Avx512,
 };
@@ -101,9 +101,9 @@ pub(crate) enum Implementation {
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
     #[cfg(target_arch = "x86_64")]
-    AvxVnni(Avx2<Vnni>),
+    AvxVnni(Avx2<Dotted>),
     #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2<Avx>),
+    Avx2(Avx2<Widened>),
     #[cfg(target_arch = "aarch64")]
     Dotprod(Neon<Dotted>),
     #[cfg(target_arch = "aarch64")]
@@ -117,8 +117,8 @@ pub(crate) fn implementations() -> Vec<Implementation> {
     #[cfg(target_arch = "x86_64")]
     {
         list.extend(Avx512::new().map(Implementation::Avx512));
-        list.extend(Avx2::<Vnni>::new().map(Implementation::AvxVnni));
-        list.extend(Avx2::<Avx>::new().map(Implementation::Avx2));
+        list.extend(Avx2::<Dotted>::new().map(Implementation::AvxVnni));
+        list.extend(Avx2::<Widened>::new().map(Implementation::Avx2));
     }
     #[cfg(target_arch = "aarch64")]
     {

@@ -157,6 +157,15 @@ pub(super) const MIXER: &[&str] = &[
     "output_hc_scale.weight",
 ];
 
+const MIXER_FN: TensorSpec = TensorSpec::new(
+    Scope::Model,
+    MIXER[0],
+    "hc_head_fn",
+    &[STREAMS_WIDTH, N_STREAM],
+);
+const MIXER_BASE: TensorSpec = TensorSpec::new(Scope::Model, MIXER[1], "hc_head_base", &[N_STREAM]);
+const MIXER_SCALE: TensorSpec = TensorSpec::new(Scope::Model, MIXER[2], "hc_head_scale", &[ONE]);
+
 const ENDS: &[TensorSpec] = &[
     TOKEN_EMBD,
     OUTPUT_NORM,
@@ -165,14 +174,9 @@ const ENDS: &[TensorSpec] = &[
         need: Need::Required,
         ..OUTPUT
     },
-    TensorSpec::new(
-        Scope::Model,
-        MIXER[0],
-        "hc_head_fn",
-        &[STREAMS_WIDTH, N_STREAM],
-    ),
-    TensorSpec::new(Scope::Model, MIXER[1], "hc_head_base", &[N_STREAM]),
-    TensorSpec::new(Scope::Model, MIXER[2], "hc_head_scale", &[ONE]),
+    MIXER_FN,
+    MIXER_BASE,
+    MIXER_SCALE,
 ];
 
 const ATTENTION: &[TensorSpec] = &[
@@ -269,14 +273,9 @@ const DRAFT_ENDS: &[TensorSpec] = &[
         hf: "norm.weight",
         ..OUTPUT_NORM
     },
-    TensorSpec::new(
-        Scope::Model,
-        MIXER[0],
-        "hc_head_fn",
-        &[STREAMS_WIDTH, N_STREAM],
-    ),
-    TensorSpec::new(Scope::Model, MIXER[1], "hc_head_base", &[N_STREAM]),
-    TensorSpec::new(Scope::Model, MIXER[2], "hc_head_scale", &[ONE]),
+    MIXER_FN,
+    MIXER_BASE,
+    MIXER_SCALE,
     TensorSpec::new(
         Scope::Model,
         MARKOV_W1,
