@@ -188,6 +188,7 @@ fn operations<B: Backend>(backend: &B) -> Result<(), Box<dyn Error>> {
     let rope = Rope {
         layout: RopeLayout::Neox,
         head_dim: HEAD_DIM,
+        first: 0,
         inv_freq: (0..HEAD_DIM / 2)
             .map(|i| 1e6f32.powf(-(i as f32) / 64.0))
             .collect(),

@@ -16,12 +16,16 @@ use std::sync::Arc;
 use schemas::gguf::DType;
 
 pub use crate::ops::attention::{AttentionInput, AttentionOp, AttentionShape, KeyRows};
-pub use crate::ops::cache::{CacheOp, CacheShape, CacheType};
+pub use crate::ops::cache::{CacheOp, CacheShape, CacheType, GatheredRows};
 pub use crate::ops::causal_conv::{CausalConvOp, Step};
 pub use crate::ops::choose::{ChooseOp, Largest};
+pub use crate::ops::compression::{
+    CompressionInput, CompressionOp, CompressionShape, IndexerInput, IndexerShape, SourceRow,
+};
 pub use crate::ops::elementwise::ElementwiseOp;
 pub use crate::ops::embed::EmbedOp;
 pub use crate::ops::gated_delta::{DeltaInput, DeltaShape, GatedDeltaOp, HeadOrder};
+pub use crate::ops::hyper_connection::{HyperConnectionOp, StreamShape};
 pub use crate::ops::matmul::MatmulOp;
 pub use crate::ops::moe::{ExpertInput, Gating, MoeOp, Routing};
 pub use crate::ops::norm::NormOp;
@@ -104,9 +108,11 @@ pub trait Backend:
     + CacheOp
     + CausalConvOp
     + ChooseOp
+    + CompressionOp
     + ElementwiseOp
     + EmbedOp
     + GatedDeltaOp
+    + HyperConnectionOp
     + MatmulOp
     + MoeOp
     + NormOp

@@ -5,9 +5,11 @@ pub(crate) mod attention;
 pub(crate) mod cache;
 pub(crate) mod causal_conv;
 pub(crate) mod choose;
+pub(crate) mod compression;
 pub(crate) mod elementwise;
 pub(crate) mod embed;
 pub(crate) mod gated_delta;
+pub(crate) mod hyper_connection;
 pub(crate) mod matmul;
 pub(crate) mod moe;
 pub(crate) mod norm;
@@ -18,14 +20,17 @@ pub(crate) mod state_space;
 use crate::cuda::source::Source;
 
 /// The CUDA source files of all operations.
-pub(crate) static CUDA_SOURCES: [Source; 14] = [
+pub(crate) static CUDA_SOURCES: [Source; 17] = [
     attention::cuda::SOURCE,
     cache::cuda::SOURCE,
     causal_conv::cuda::SOURCE,
     choose::cuda::SOURCE,
+    compression::cuda::SOURCE,
+    compression::cuda::INDEXER_SOURCE,
     elementwise::cuda::SOURCE,
     embed::cuda::SOURCE,
     gated_delta::cuda::SOURCE,
+    hyper_connection::cuda::SOURCE,
     matmul::cuda::FLOAT_SOURCE,
     matmul::cuda::QUANTS_SOURCE,
     moe::cuda::SOURCE,

@@ -491,6 +491,7 @@ fn rope<B: Backend + 'static>(
     let rope = Rope {
         layout,
         head_dim,
+        first: 0,
         inv_freq,
         magnitude: magnitude as f32,
     };

@@ -62,6 +62,7 @@ fn layers<B: Backend>(backend: &B, n: usize, n_past: usize) -> Vec<u32> {
     let rope = Rope {
         layout: RopeLayout::Neox,
         head_dim: HEAD_DIM,
+        first: 0,
         inv_freq: (0..HEAD_DIM / 2).map(|i| 0.8f32.powi(i as i32)).collect(),
         magnitude: 1.0,
     };
@@ -228,6 +229,7 @@ fn random_operations<B: Backend>(backend: &B, seed: u64, n_operation: usize) -> 
     let rope = Rope {
         layout: RopeLayout::Norm,
         head_dim: DIM / 2,
+        first: 0,
         inv_freq: vec![1.0, 0.3, 0.1],
         magnitude: 1.0,
     };

@@ -39,6 +39,7 @@ pub(super) fn rope(
     Ok(Rope {
         layout,
         head_dim,
+        first: 0,
         inv_freq,
         magnitude,
     })
@@ -159,6 +160,7 @@ mod tests {
         let rope = Rope {
             layout: RopeLayout::Neox,
             head_dim: 64,
+            first: 0,
             inv_freq: (1..=8).map(|pair| pair as f32).collect(),
             magnitude: 2.0,
         };
@@ -187,6 +189,7 @@ mod tests {
         let rope = Rope {
             layout: RopeLayout::Neox,
             head_dim: 2 * N_PAIR + 4,
+            first: 0,
             inv_freq: frequencies(10_000.0, 2 * N_PAIR as u64).collect(),
             magnitude: 1.25,
         };

@@ -1,5 +1,5 @@
 //! DeepSeek V4: hyper-connections of several residual streams, attention with one key-value head over a window and compressed
-//! positions, experts in every layer. The MTP head is written only as a sidecar. Models are converted, but not run.
+//! positions, experts in every layer. The MTP head is written only as a sidecar.
 
 use super::dflash::{CONFIDENCE, CONFIDENCE_IN, MARKOV_RANK, MARKOV_W1, MARKOV_W2, N_FEATURE};
 use super::eagle3::{ENC_OUTPUT_NORM, FC};
@@ -9,10 +9,11 @@ use super::shared_tensors::*;
 use super::spec::{
     ArchSpec, BlockSpec, Dim, MtpSpec, Need, Numbering, RoutingSpec, Scope, TensorSpec, Transform,
 };
+use super::window::WindowSpec;
 use super::{ROUTER, keys};
 
 /// Sizes of blocks with compressed positions and hyper-connections; zeros for other architectures.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compressed {
     /// `attention.q_lora_rank`: rank of the low-rank query projection.
     pub n_lora_q: u64,
@@ -24,6 +25,18 @@ pub struct Compressed {
     pub n_head_indexer: u64,
     /// `attention.indexer.key_length`: elements of such a head.
     pub indexer_dim: u64,
+    /// `attention.indexer.top_k`: maximum number of compressed positions that a token attends to in blocks that choose
+    /// them.
+    pub n_chosen: u64,
+    /// `attention.compress_rope_freq_base`: base of RoPE frequencies in blocks with compressed positions.
+    pub rope_freq_base: f32,
+    /// `hyper_connection.epsilon`.
+    pub eps: f32,
+    /// `hyper_connection.sinkhorn_iterations`: normalisations of the weights between streams.
+    pub n_iteration: u64,
+    /// `swiglu_clamp_exp` and `swiglu_clamp_shexp` of each block: limits of the activations of experts, and of the
+    /// shared expert; 0 for no limit.
+    pub limits: Vec<[f32; 2]>,
     /// `hyper_connection.count`: residual streams.
     pub n_stream: u64,
     /// `hash_layer_count`: first blocks, which choose experts by a table of tokens.
@@ -33,6 +46,8 @@ pub struct Compressed {
     pub ratios: Vec<u64>,
     /// Ratio of one block; see [`Hparams::of_block`](super::Hparams::of_block).
     pub ratio: u64,
+    /// Limits of one block.
+    pub limit: [f32; 2],
     /// True for one block that chooses experts by the table.
     pub is_hashed: bool,
 }
@@ -41,7 +56,11 @@ pub struct Compressed {
 const RATIOS: [u64; 3] = [0, WITH_INDEXER, 128];
 /// Ratio of blocks that choose compressed positions, which overlap.
 const WITH_INDEXER: u64 = 4;
-/// Maximum number of streams, groups of heads and heads of the indexer.
+/// Maximum number of streams.
+const MAX_STREAMS: u64 = 16;
+/// Base of RoPE frequencies without a key.
+const DEFAULT_BASE: f32 = 10_000.0;
+/// Maximum number of groups of heads and heads of the indexer.
 const MAX_COUNT: u64 = 1 << 16;
 
 impl Compressed {
@@ -69,13 +88,22 @@ impl Compressed {
             let expected = format!("a divisor of the {n_head} heads");
             return Err(read.range(keys::OUTPUT_GROUP_COUNT, n_group, expected));
         }
+        let limits = read.limits(n_block)?;
+        let eps_key = read.key(keys::HYPER_CONNECTION_EPSILON);
+        let base = keys::COMPRESS_ROPE_FREQ_BASE;
         Ok(Compressed {
+            n_chosen: read.dim(keys::INDEXER_TOP_K)?,
+            rope_freq_base: read.positive(base)?.unwrap_or(DEFAULT_BASE),
+            eps: read.metadata.need_f32(&eps_key)?,
+            n_iteration: read.within(keys::HYPER_CONNECTION_ITERATIONS, 1, MAX_COUNT)?,
+            limits,
+            limit: [0.0; 2],
             n_lora_q: read.dim(keys::Q_LORA_RANK)?,
             n_group,
             n_lora_out: read.dim(keys::OUTPUT_LORA_RANK)?,
             n_head_indexer: read.within(keys::INDEXER_HEAD_COUNT, 1, MAX_COUNT)?,
             indexer_dim: read.dim(keys::INDEXER_KEY_LENGTH)?,
-            n_stream: read.within(keys::HYPER_CONNECTION_COUNT, 1, MAX_COUNT)?,
+            n_stream: read.within(keys::HYPER_CONNECTION_COUNT, 1, MAX_STREAMS)?,
             n_hash_layer: read.within(keys::HASH_LAYER_COUNT, 0, u64::from(n_block))?,
             ratios,
             ratio: 0,
@@ -86,7 +114,13 @@ impl Compressed {
     /// Sets the values of one block.
     pub(super) fn select(&mut self, block: u32) {
         self.ratio = self.ratios.get(block as usize).copied().unwrap_or(0);
+        self.limit = self.limits.get(block as usize).copied().unwrap_or([0.0; 2]);
         self.is_hashed = u64::from(block) < self.n_hash_layer;
+    }
+
+    /// True if compressed positions of a block with this ratio overlap, and are chosen.
+    pub fn has_indexer(ratio: u64) -> bool {
+        ratio == WITH_INDEXER
     }
 
     /// Returns the rows of a compressor of heads of this width; 0 in a block without one.
@@ -385,6 +419,12 @@ pub(super) const DEEPSEEK4: ArchSpec = ArchSpec {
         gating: Gating::SqrtSoftplus,
         normalised: false,
     },
+    window: Some(WindowSpec {
+        period: 0,
+        rope_freq_base: None,
+        heads: true,
+    }),
+    hidden_before_norm: true,
     blocks: BlockSpec {
         compressed: true,
         ..BlockSpec::EQUAL

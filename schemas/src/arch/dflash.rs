@@ -146,6 +146,7 @@ pub(super) const DFLASH: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 1,
         rope_freq_base: None,
+        heads: false,
     }),
     ..ArchSpec::PLAIN
 };

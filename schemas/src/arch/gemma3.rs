@@ -28,6 +28,7 @@ pub(super) const GEMMA3: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 6,
         rope_freq_base: Some(10_000.0),
+        heads: false,
     }),
     scaled_embeddings: true,
     query_width: QUERY_WIDTH,

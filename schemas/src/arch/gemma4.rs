@@ -155,6 +155,7 @@ const GEMMA4_LAYERS: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 6,
         rope_freq_base: Some(10_000.0),
+        heads: false,
     }),
     scaled_embeddings: true,
     query_width: |_| 1,

@@ -98,6 +98,7 @@ pub(super) const GPT_OSS: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 2,
         rope_freq_base: None,
+        heads: false,
     }),
     yarn_whole_pairs: false,
     ..ArchSpec::PLAIN

@@ -91,6 +91,7 @@ pub(super) const MIMO2: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 6,
         rope_freq_base: None,
+        heads: false,
     }),
     routing: RoutingSpec {
         gating: Gating::Sigmoid,

@@ -70,13 +70,14 @@ pub static ARCHS: &[ArchSpec] = &[
     mimo2::MIMO2,
     nemotron_h::NEMOTRON_H,
     nemotron_h::NEMOTRON_H_MOE,
+    deepseek4::DEEPSEEK4,
 ];
 
 /// All architectures of draft models that read the hidden states of a target.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA4_ASSISTANT];
 
 /// All architectures that are converted, but not run.
-pub static CONVERTED: &[ArchSpec] = &[deepseek4::DEEPSEEK4];
+pub static CONVERTED: &[ArchSpec] = &[];
 
 /// DSpark drafts of DeepSeek V4, which are converted, but not run. Their files have the architecture `dflash`, so no list has them.
 pub static DEEPSEEK4_DSPARK: &ArchSpec = &deepseek4::DSPARK;

@@ -112,6 +112,7 @@ pub(super) const STEP35: ArchSpec = ArchSpec {
     window: Some(WindowSpec {
         period: 4,
         rope_freq_base: None,
+        heads: false,
     }),
     routing: RoutingSpec {
         gating: Gating::Sigmoid,

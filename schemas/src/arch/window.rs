@@ -13,6 +13,8 @@ pub struct WindowSpec {
     /// Base of RoPE frequencies in layers with a window, which have no RoPE scaling; `None` to use
     /// the base and scaling of the other layers.
     pub rope_freq_base: Option<f32>,
+    /// True if MTP layers have the window, too, unless the file has an entry for each block.
+    pub heads: bool,
 }
 
 /// A sliding window and its layers.
@@ -101,7 +103,7 @@ impl WindowSpec {
             }
             _ => sliding(metadata.u32(&pattern)?.unwrap_or(self.period), n_layer),
         };
-        layers.resize(n_block as usize, false);
+        layers.resize(n_block as usize, self.heads);
         let base = read.positive(keys::ROPE_FREQ_BASE_SWA)?;
         Ok(Some(Window {
             size,

@@ -73,6 +73,62 @@ forward! {
     }
     fn store_rows(src: &Buffer, rows: &[usize], cache: &mut Cache);
     fn copy_cached(cache: &mut Cache, from: usize, to: usize, n: usize);
+    fn gather_cached(sources: [&Cache; 2], chosen: Option<(&Chosen, usize)>, parts: &[GatheredRows], to: &mut Cache);
+}
+
+impl<T: Hooks> CompressionOp for ForwardingBackend<T> {
+    /// The operands are typed by backend, so the structs are rebuilt.
+    fn compress(
+        &self,
+        shape: &CompressionShape,
+        input: CompressionInput<'_, ForwardingBackend<T>>,
+        sources: &[SourceRow],
+        out: &mut Buffer,
+    ) {
+        let CompressionInput {
+            kv,
+            gate,
+            kept,
+            ape,
+        } = input;
+        let input = CompressionInput::<'_, Cpu> {
+            kv,
+            gate,
+            kept,
+            ape,
+        };
+        self.cpu.compress(shape, input, sources, out);
+    }
+
+    fn keep_rows(
+        &self,
+        kv: &Buffer,
+        gate: &Buffer,
+        width: usize,
+        pairs: &[(usize, usize)],
+        kept: &mut Buffer,
+    ) {
+        self.cpu.keep_rows(kv, gate, width, pairs, kept);
+    }
+
+    fn choose_rows(
+        &self,
+        shape: &IndexerShape,
+        input: IndexerInput<'_, ForwardingBackend<T>>,
+        visible: &[KeyRows],
+        chosen: &mut Chosen,
+    ) {
+        let IndexerInput { q, weights, k } = input;
+        let input = IndexerInput::<'_, Cpu> { q, weights, k };
+        self.cpu.choose_rows(shape, input, visible, chosen);
+    }
+}
+
+forward! {
+    HyperConnectionOp {}
+    fn stream_weights(shape: &StreamShape, mixes: &Buffer, scale: &Weight, base: &Weight, n: usize, out: &mut Buffer);
+    fn gather_streams(shape: &StreamShape, x: &Buffer, weights: &Buffer, n: usize, out: &mut Buffer);
+    fn scatter_streams(shape: &StreamShape, x: &mut Buffer, output: &Buffer, weights: &Buffer, n: usize);
 }
 
 forward! {
@@ -101,6 +157,7 @@ forward! {
     fn silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
     fn gelu_mul(x: &mut Buffer, y: &Buffer, len: usize);
     fn clamped_silu_mul(x: &mut Buffer, y: &Buffer, len: usize);
+    fn limited_silu_mul(x: &mut Buffer, y: &Buffer, limit: f32, len: usize);
     fn relu_squared(x: &mut Buffer, len: usize);
     fn scale(x: &mut Buffer, factor: f32, len: usize);
     fn softcap(x: &mut Buffer, cap: f32, len: usize);
@@ -161,6 +218,7 @@ forward! {
         }
     }
     fn route(logits: &Buffer, bias: Option<&Weight>, routing: &Routing, n: usize, routes: &mut Routes);
+    fn route_to(logits: &Buffer, experts: &[u32], routing: &Routing, n: usize, routes: &mut Routes);
     fn choose_all(n: usize, routes: &mut Routes);
     fn download_experts(routes: &Routes, n: usize) -> Vec<u32>;
     fn expert_matmul(experts: &[Weight], routes: &Routes, x: &Buffer, input: ExpertInput, n: usize, out: &mut Buffer);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::CacheOp;
-use crate::backend::CacheShape;
+use crate::backend::{CacheShape, GatheredRows, Largest};
 use crate::cpu::Cpu;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
@@ -27,6 +27,29 @@ impl CacheOp for Cpu {
 
     fn copy_cached(&self, cache: &mut Cache, from: usize, to: usize, n: usize) {
         cache.copy_rows(from, to, n);
+    }
+
+    fn gather_cached(
+        &self,
+        sources: [&Cache; 2],
+        chosen: Option<(&Vec<Largest>, usize)>,
+        parts: &[GatheredRows],
+        to: &mut Cache,
+    ) {
+        let [first, second] = sources;
+        for part in parts {
+            let at = part.to + part.first.len();
+            to.copy_from(first, part.first.clone(), part.to);
+            let Some((chosen, n_chosen)) = chosen else {
+                to.copy_from(second, part.second.clone(), at);
+                continue;
+            };
+            let chosen = &chosen[part.query * n_chosen..][..part.second.len()];
+            for (i, chosen) in chosen.iter().enumerate() {
+                let row = part.second.start + chosen.index as usize;
+                to.copy_from(second, row..row + 1, at + i);
+            }
+        }
     }
 }
 
@@ -102,6 +125,16 @@ impl Cache {
             let rows = first.start..first.start + n * first.len();
             self.memory.as_bytes_mut().copy_within(rows, to);
         }
+    }
+
+    /// Copies rows of another cache with the same type and heads, which is one, to the rows from `to` on.
+    fn copy_from(&mut self, from: &Cache, rows: Range<usize>, to: usize) {
+        if rows.is_empty() {
+            return;
+        }
+        let first = self.place(0, to).start;
+        let bytes = from.bytes(0, rows);
+        self.memory.as_bytes_mut()[first..first + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Decodes one chunk of a head for up to 32 rows, transposed: element `i` of row `j` is at `[i][j]`.

@@ -3,12 +3,13 @@
 use bytemuck::NoUninit;
 
 use super::CacheOp;
-use crate::backend::CacheShape;
+use crate::backend::{CacheShape, GatheredRows};
 use crate::cuda::device::{Address, Grid, Kernel, Memory, Unit};
 use crate::cuda::memory::Buffer;
 use crate::cuda::queue::Touched;
 use crate::cuda::source::{CompiledFor, Source};
 use crate::cuda::{Cuda, count};
+use crate::ops::choose::cuda::Chosen;
 
 /// The kernels.
 pub(crate) const SOURCE: Source = Source {
@@ -63,6 +64,59 @@ impl CacheOp for Cuda {
             unsafe { self.copy(place(from), place(to), n * len) };
         }
     }
+
+    fn gather_cached(
+        &self,
+        sources: [&Cache; 2],
+        chosen: Option<(&Chosen, usize)>,
+        parts: &[GatheredRows],
+        to: &mut Cache,
+    ) {
+        let [first, second] = sources;
+        let n_chosen = chosen.map_or(0, |(_, n)| n);
+        for cache in [first, second] {
+            let heads = (cache.shape.n_head, cache.shape.head_dim, cache.shape.element);
+            assert!(heads == (1, to.shape.head_dim, to.shape.element));
+        }
+        let most = |rows: fn(&GatheredRows) -> usize| parts.iter().map(rows).max().unwrap_or(0);
+        assert!(
+            most(|part| part.first.end) <= first.shape.n_rows
+                && most(|part| part.second.end) <= second.shape.n_rows
+                && most(|part| part.gathered().end) <= to.shape.n_rows
+        );
+        let n_most = most(|part| part.gathered().len());
+        if n_most == 0 {
+            return;
+        }
+        let n_query = most(|part| part.query + 1);
+        let table: Vec<u32> = parts
+            .iter()
+            .flat_map(|part| {
+                let GatheredRows {
+                    query,
+                    first,
+                    second,
+                    to,
+                } = part;
+                [*query, first.start, first.len(), second.start, second.len(), *to].map(count)
+            })
+            .collect();
+        let mut shared = self.shared();
+        let args = GatherCached {
+            first: first.memory.address(),
+            second: second.memory.address(),
+            chosen: chosen.map_or(Address::NONE, |(chosen, n)| chosen.indices(0, n_query * n)),
+            parts: self.table(&mut shared, &table),
+            to: to.memory.address(),
+            n_chosen: count(n_chosen),
+            head_bytes: count(to.shape.head_bytes()),
+        };
+        let unit = Unit::of_cache("cache", to.shape.element);
+        let name = "gather_cached";
+        let grid = Grid::new([count(n_most.div_ceil(4)), count(parts.len()), 1], 128);
+        // SAFETY: the arguments are the struct of the kernel; the rows lie within the caches.
+        unsafe { self.launch(Kernel { unit, name }, grid, &args) };
+    }
 }
 
 /// The keys or values of all cells of a layer: `(n_head, n_rows)`, each entry the bytes of one head.
@@ -81,6 +135,18 @@ struct StoreRows {
     n_rows: u32,
     n_head: u32,
     head_dim: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, NoUninit)]
+struct GatherCached {
+    first: Address,
+    second: Address,
+    chosen: Address,
+    parts: Address,
+    to: Address,
+    n_chosen: u32,
+    head_bytes: u32,
 }
 
 impl Cache {

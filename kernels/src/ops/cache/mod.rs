@@ -4,6 +4,7 @@ pub(crate) mod cpu;
 pub(crate) mod cuda;
 
 use std::fmt::{self, Display};
+use std::ops::Range;
 
 use schemas::gguf::DType;
 
@@ -24,6 +25,37 @@ pub trait CacheOp: Storage {
     /// Copies `n` rows of a cache from row `from` to row `to` without conversion; the ranges do not
     /// overlap.
     fn copy_cached(&self, cache: &mut Self::Cache, from: usize, to: usize, n: usize);
+
+    /// Copies rows of two caches of the same type and head size, with one head, to a third, without conversion. `chosen`
+    /// has indices of rows, `n_chosen` for each entry of `parts`, counted from its first row of the second cache;
+    /// without it, the first rows are copied.
+    fn gather_cached(
+        &self,
+        sources: [&Self::Cache; 2],
+        chosen: Option<(&Self::Chosen, usize)>,
+        parts: &[GatheredRows],
+        to: &mut Self::Cache,
+    );
+}
+
+/// Rows that a query attends to, which [`CacheOp::gather_cached`] makes consecutive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatheredRows {
+    /// Index of the query in the batch.
+    pub query: usize,
+    /// Rows of the first cache.
+    pub first: Range<usize>,
+    /// Rows of the second cache: all of them, or the number of chosen ones after its start.
+    pub second: Range<usize>,
+    /// Row of the result that receives the first of them.
+    pub to: usize,
+}
+
+impl GatheredRows {
+    /// Returns the rows of the result.
+    pub fn gathered(&self) -> Range<usize> {
+        self.to..self.to + self.first.len() + self.second.len()
+    }
 }
 
 /// Element type of a KV cache: one whose descriptor has functions for caches.

@@ -107,6 +107,11 @@ impl Chosen {
         Chosen { memory, len }
     }
 
+    /// Returns the address of the first of `n` indices, from index `at` on.
+    pub(crate) fn indices(&self, at: usize, n: usize) -> Address {
+        self.at(&(at..at + n))[0]
+    }
+
     fn at(&self, places: &Range<usize>) -> [Address; 2] {
         assert!(places.start <= places.end && places.end <= self.len);
         [places.start, self.len + places.start]

@@ -36,6 +36,12 @@ impl ElementwiseOp for Cpu {
         });
     }
 
+    fn limited_silu_mul(&self, x: &mut Buffer, y: &Buffer, limit: f32, len: usize) {
+        for_each(self, &mut x[..len], &y[..len], EXP_WORK, |x, y| {
+            silu(x.min(limit)) * y.max(-limit).min(limit)
+        });
+    }
+
     fn relu_squared(&self, x: &mut Buffer, len: usize) {
         map(self, &mut x[..len], 1, |x| {
             // NaN stays NaN.

@@ -23,7 +23,7 @@ pub(crate) const SOURCE: Source = Source {
 impl ElementwiseOp for Cuda {
     fn add(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         let mut shared = self.shared();
-        let ticket = binary(self, "add", x, y, len);
+        let ticket = binary(self, "add", x, y, 0.0, len);
         shared.sum = ticket.map(|ticket| Sum {
             ticket,
             contents: x.contents(),
@@ -55,6 +55,10 @@ impl ElementwiseOp for Cuda {
 
     fn clamped_silu_mul(&self, x: &mut Buffer, y: &Buffer, len: usize) {
         gate(self, "clamped_silu_mul", x, y, len);
+    }
+
+    fn limited_silu_mul(&self, x: &mut Buffer, y: &Buffer, limit: f32, len: usize) {
+        limited_gate(self, "limited_silu_mul", x, y, limit, len);
     }
 
     fn relu_squared(&self, x: &mut Buffer, len: usize) {
@@ -114,8 +118,20 @@ struct Rows {
 /// `x[i] = f(x[i], y[i])`. The result is often the input of the next product, so this kernel can quantize
 /// it.
 pub(crate) fn gate(cuda: &Cuda, name: &'static str, x: &mut Buffer, y: &Buffer, len: usize) {
+    limited_gate(cuda, name, x, y, 0.0, len);
+}
+
+/// [`gate`] with a limit.
+fn limited_gate(
+    cuda: &Cuda,
+    name: &'static str,
+    x: &mut Buffer,
+    y: &Buffer,
+    limit: f32,
+    len: usize,
+) {
     let mut shared = cuda.shared();
-    let ticket = binary(cuda, name, x, y, len);
+    let ticket = binary(cuda, name, x, y, limit, len);
     let at = offset_of!(Binary, quantized);
     shared.quants.record_producer(ticket, at, x, 1, len);
 }
@@ -126,6 +142,7 @@ fn binary(
     name: &'static str,
     x: &mut Buffer,
     y: &Buffer,
+    number: f32,
     len: usize,
 ) -> Option<Ticket> {
     let args = Binary {
@@ -133,7 +150,7 @@ fn binary(
         y: y.first(len),
         quantized: QuantizedInput::NONE,
         len: len as u64,
-        number: 0.0,
+        number,
         unused: 0,
     };
     let grid = Grid::elements(len, THREADS);

@@ -43,6 +43,11 @@ KERNEL(clamped_silu_mul, 256, Binary) {
     });
 }
 
+KERNEL(limited_silu_mul, 256, Binary) {
+    const float limit = args.number;
+    replace(args, [=](float x, float y) { return silu(fminf(x, limit)) * fminf(fmaxf(y, -limit), limit); });
+}
+
 KERNEL(sigmoid_mul, 256, Binary) {
     replace(args, [](float x, float y) { return x * sigmoid(y); });
 }

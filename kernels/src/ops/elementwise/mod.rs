@@ -24,6 +24,9 @@ pub trait ElementwiseOp: Storage {
     /// clamp(y, -7, 7)`.
     fn clamped_silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, len: usize);
 
+    /// `x = silu(min(x, limit)) * clamp(y, -limit, limit)` over the first `len` elements.
+    fn limited_silu_mul(&self, x: &mut Self::Buffer, y: &Self::Buffer, limit: f32, len: usize);
+
     /// `x = max(x, 0)^2` over the first `len` elements.
     fn relu_squared(&self, x: &mut Self::Buffer, len: usize);
 

@@ -5,7 +5,7 @@ use crate::backend::{ExpertInput, Gating, Routing};
 use crate::cpu::Cpu;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
-use crate::cpu::math::{exp, sigmoid};
+use crate::cpu::math::{exp, sigmoid, softplus};
 use crate::cpu::weight::Weight;
 use crate::ops::matmul::cpu::Factor;
 use crate::simd::{Kernel, Simd};
@@ -38,6 +38,33 @@ impl MoeOp for Cpu {
             logits,
             bias: bias.as_deref(),
             routing,
+            is_given: false,
+            experts,
+            weights,
+        });
+    }
+
+    fn route_to(
+        &self,
+        logits: &Buffer,
+        experts: &[u32],
+        routing: &Routing,
+        n: usize,
+        routes: &mut Routes,
+    ) {
+        let n_expert = routing.n_expert;
+        let logits = &logits[..n * n_expert];
+        assert!(experts.iter().all(|&expert| (expert as usize) < n_expert));
+        routes.experts[..n * routing.n_used].copy_from_slice(experts);
+        let chosen = routes.experts.chunks_exact_mut(routing.n_used);
+        let weights = routes.weights.chunks_exact_mut(routing.n_used);
+        let tasks = logits.chunks_exact(n_expert).zip(chosen.zip(weights));
+        let work = 16 * logits.len();
+        self.run(work, tasks, |(logits, (experts, weights))| Choose {
+            logits,
+            bias: None,
+            routing,
+            is_given: true,
             experts,
             weights,
         });
@@ -157,6 +184,8 @@ struct Choose<'a> {
     logits: &'a [f32],
     bias: Option<&'a [f32]>,
     routing: &'a Routing,
+    /// True if the experts are given, and only their weights are computed.
+    is_given: bool,
     experts: &'a mut [u32],
     weights: &'a mut [f32],
 }
@@ -166,12 +195,14 @@ impl Kernel for Choose<'_> {
     fn run<S: Simd>(self, _simd: S) {
         let arena = Arena::new();
         let probabilities = probabilities(&arena, self.logits, self.routing.gating);
-        let scores = arena.alloc_slice_copy(probabilities);
-        if let Some(bias) = self.bias {
-            scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+        if !self.is_given {
+            let scores = arena.alloc_slice_copy(probabilities);
+            if let Some(bias) = self.bias {
+                scores.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);
+            }
+            leave_groups(&arena, scores, self.routing);
+            largest(scores, self.experts);
         }
-        leave_groups(&arena, scores, self.routing);
-        largest(scores, self.experts);
         let mut sum = 0.0;
         for (weight, &expert) in self.weights.iter_mut().zip(&*self.experts) {
             *weight = probabilities[expert as usize];
@@ -195,6 +226,7 @@ const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 fn probabilities<'a>(arena: &'a Arena, logits: &[f32], gating: Gating) -> &'a [f32] {
     let values = arena.alloc_slice_copy(logits);
     match gating {
+        Gating::SqrtSoftplus => values.iter_mut().for_each(|x| *x = softplus(*x).sqrt()),
         Gating::Sigmoid => values.iter_mut().for_each(|x| *x = sigmoid(*x)),
         Gating::Softmax => {
             let largest = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));

@@ -40,24 +40,32 @@ impl MoeOp for Cuda {
         {
             return;
         }
-        let args = Route {
-            logits: logits.first(n * n_expert),
-            bias: bias.map_or(Address::NONE, |bias| bias.numbers(self)),
-            experts: routes.experts.address(),
-            weights: routes.weights.address(),
-            n_expert: count(n_expert),
-            n_used: count(n_used),
-            n_group: count(routing.n_group),
-            n_group_used: count(routing.n_group_used),
-            is_softmax: u32::from(routing.gating == Gating::Softmax),
-            is_normalised: u32::from(routing.normalised),
-            scale: routing.scale,
-            unused: 0,
-        };
-        let grid = Grid::new([count(n), 1, 1], 32);
-        // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
-        unsafe { self.launch(kernel("moe", "route"), grid, &args) };
-        routes.group(self, n, n_expert);
+        let bias = bias.map_or(Address::NONE, |bias| bias.numbers(self));
+        route(self, logits, bias, Address::NONE, routing, n, routes);
+    }
+
+    fn route_to(
+        &self,
+        logits: &Buffer,
+        experts: &[u32],
+        routing: &Routing,
+        n: usize,
+        routes: &mut Routes,
+    ) {
+        let Routing {
+            n_expert, n_used, ..
+        } = *routing;
+        assert!(experts.iter().all(|&expert| (expert as usize) < n_expert));
+        assert!(n_used == routes.n_used && n * n_used <= routes.capacity);
+        assert!(experts.len() == n * n_used);
+        if !self.has_room("experts of a layer", n_expert, MAX_EXPERTS)
+            || !self.has_room("groups of experts", routing.n_group, MAX_GROUPS)
+        {
+            return;
+        }
+        let mut shared = self.shared();
+        let given = self.table(&mut shared, experts);
+        route(self, logits, Address::NONE, given, routing, n, routes);
     }
 
     fn choose_all(&self, n: usize, routes: &mut Routes) {
@@ -161,6 +169,44 @@ impl MoeOp for Cuda {
     }
 }
 
+/// Launches the choice of experts, or of the weights of the given ones.
+fn route(
+    cuda: &Cuda,
+    logits: &Buffer,
+    bias: Address,
+    given: Address,
+    routing: &Routing,
+    n: usize,
+    routes: &mut Routes,
+) {
+    let Routing {
+        n_expert, n_used, ..
+    } = *routing;
+    let args = Route {
+logits: logits.first(n * n_expert),
+            bias,
+            given,
+            experts: routes.experts.address(),
+            weights: routes.weights.address(),
+            n_expert: count(n_expert),
+            n_used: count(n_used),
+            n_group: count(routing.n_group),
+            n_group_used: count(routing.n_group_used),
+            gating: match routing.gating {
+                Gating::Sigmoid => 0,
+                Gating::Softmax => 1,
+                Gating::SqrtSoftplus => 2,
+            },
+            is_normalised: u32::from(routing.normalised),
+            scale: routing.scale,
+            unused: 0,
+        };
+        let grid = Grid::new([count(n), 1, 1], 32);
+        // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
+        unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
+        routes.group(cuda, n, n_expert);
+}
+
 /// Maximum number of experts of a layer, and of groups of experts.
 const MAX_EXPERTS: usize = 2048;
 const MAX_GROUPS: usize = 128;
@@ -173,13 +219,14 @@ const GROUP_BYTES: usize = 12;
 struct Route {
     logits: Address,
     bias: Address,
+    given: Address,
     experts: Address,
     weights: Address,
     n_expert: u32,
     n_used: u32,
     n_group: u32,
     n_group_used: u32,
-    is_softmax: u32,
+    gating: u32,
     is_normalised: u32,
     scale: f32,
     unused: u32,

@@ -23,6 +23,16 @@ pub trait MoeOp: Storage {
         routes: &mut Self::Routes,
     );
 
+    /// Routes each of `n` rows to the given experts, `(n, n_used)`, with the weights that [`MoeOp::route`] gives them.
+    fn route_to(
+        &self,
+        logits: &Self::Buffer,
+        experts: &[u32],
+        routing: &Routing,
+        n: usize,
+        routes: &mut Self::Routes,
+    );
+
     /// Routes each of `n` rows to experts `0..n_used`, all with weight 1. Used where the experts are
     /// the heads of a projection.
     fn choose_all(&self, n: usize, routes: &mut Self::Routes);
@@ -100,6 +110,8 @@ pub enum Gating {
     Softmax,
     /// Sigmoid of each expert's logit.
     Sigmoid,
+    /// Square root of the softplus of each expert's logit.
+    SqrtSoftplus,
 }
 
 /// Input layout of an expert product.

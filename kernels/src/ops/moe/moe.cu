@@ -11,15 +11,19 @@ struct Route {
     const float *logits;
     /// (n_expert), or null.
     const float *bias;
+    /// Given experts, (rows, n_used), or null.
+    const uint32_t *given;
     uint32_t *experts;
     float *weights;
     uint32_t n_expert;
     uint32_t n_used;
     uint32_t n_group;
     uint32_t n_group_used;
-    uint32_t is_softmax;
+    /// 0: sigmoid, 1: softmax, 2: square root of softplus.
+    uint32_t gating;
     uint32_t is_normalised;
     float scale;
+    uint32_t unused;
 };
 
 /// A value and its index; NONE for no value.
@@ -70,7 +74,7 @@ KERNEL(route, 32, Route) {
     __shared__ uint32_t kept[MAX_GROUPS];
     const uint32_t n = args.n_expert;
     const float *logits = args.logits + (uint64_t)blockIdx.x * n;
-    if (args.is_softmax) {
+    if (args.gating == 1) {
         float most = -__uint_as_float(0x7f800000u);
         for (uint32_t i = lane(); i < n; i += LANES) most = fmaxf(most, logits[i]);
         most = max_lanes(most);
@@ -79,6 +83,8 @@ KERNEL(route, 32, Route) {
         float sum = 0.0f;
         for (uint32_t i = 0; i < n; i++) sum += scores[i];
         for (uint32_t i = lane(); i < n; i += LANES) probabilities[i] = scores[i] / sum;
+    } else if (args.gating == 2) {
+        for (uint32_t i = lane(); i < n; i += LANES) probabilities[i] = sqrtf(softplus(logits[i]));
     } else {
         for (uint32_t i = lane(); i < n; i += LANES) probabilities[i] = sigmoid(logits[i]);
     }
@@ -106,7 +112,13 @@ KERNEL(route, 32, Route) {
         }
         __syncwarp();
     }
-    largest(scores, taken, n, args.n_used, places);
+    if (args.given == nullptr) {
+        largest(scores, taken, n, args.n_used, places);
+    } else {
+        const uint32_t *given = args.given + (uint64_t)blockIdx.x * args.n_used;
+        for (uint32_t i = lane(); i < args.n_used; i += LANES) places[i] = given[i];
+        __syncwarp();
+    }
     float sum = 0.0f;
     for (uint32_t i = 0; i < args.n_used; i++) sum += probabilities[places[i]];
     const float divisor = args.is_normalised ? fmaxf(sum, SMALLEST_SUM) : 1.0f;

@@ -12,7 +12,7 @@ impl RopeOp for Cpu {
     fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {
         let row_len = n_head * rope.head_dim;
         let x = &mut x[..positions.len() * row_len];
-        assert!(2 * rope.inv_freq.len() <= rope.head_dim);
+        assert!(rope.first + 2 * rope.inv_freq.len() <= rope.head_dim);
         let work = row_len + SIN_COS_WORK * rope.inv_freq.len();
         let n_row = rows_per_task(work);
         let tasks = x.chunks_mut(n_row * row_len).zip(positions.chunks(n_row));
@@ -49,7 +49,7 @@ impl Kernel for Rotate<'_> {
                 *rotation = (rope.magnitude * sin, rope.magnitude * cos);
             }
             for head in row.chunks_exact_mut(rope.head_dim) {
-                let head = &mut head[..2 * n_pair];
+                let head = &mut head[rope.first..][..2 * n_pair];
                 match rope.layout {
                     RopeLayout::Norm => {
                         for ([a, b], &turn) in head.as_chunks_mut().0.iter_mut().zip(&*rotation) {

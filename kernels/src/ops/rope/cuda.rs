@@ -20,7 +20,7 @@ pub(crate) const SOURCE: Source = Source {
 impl RopeOp for Cuda {
     fn rope(&self, x: &mut Buffer, rope: &Rope, n_head: usize, positions: &[u32]) {
         let n_pair = rope.inv_freq.len();
-        assert!(2 * n_pair <= rope.head_dim);
+        assert!(rope.first + 2 * n_pair <= rope.head_dim);
         let (pair_stride, partner) = match rope.layout {
             RopeLayout::Norm => (2, 1),
             RopeLayout::Neox => (1, count(n_pair)),
@@ -38,7 +38,7 @@ impl RopeOp for Cuda {
             partner,
             magnitude: rope.magnitude,
             n_row: count(positions.len()),
-            unused: 0,
+            first: count(rope.first),
         };
         let touched = Touched {
             reads: [args.x, Address::NONE],
@@ -64,5 +64,5 @@ struct RopeArguments {
     partner: u32,
     magnitude: f32,
     n_row: u32,
-    unused: u32,
+    first: u32,
 }

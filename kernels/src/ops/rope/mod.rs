@@ -25,8 +25,10 @@ pub enum RopeLayout {
 pub struct Rope {
     /// Pairing.
     pub layout: RopeLayout,
-    /// Elements per head; the first `2 * inv_freq.len()` are rotated, the rest pass through.
+    /// Elements per head.
     pub head_dim: usize,
+    /// First rotated element of a head; `2 * inv_freq.len()` are rotated, the rest pass through.
+    pub first: usize,
     /// Angle of pair `i` per position, in radians: `freq_base^(-2i / n_rot)`, possibly changed by RoPE
     /// scaling.
     pub inv_freq: Vec<f32>,

@@ -15,7 +15,8 @@ struct Rope {
     uint32_t partner;
     float magnitude;
     uint32_t n_row;
-    uint32_t unused;
+    /// First rotated element of a head.
+    uint32_t first_element;
 };
 
 KERNEL(rope, WARPS * LANES, Joined<Rope>) {
@@ -29,7 +30,7 @@ KERNEL(rope, WARPS * LANES, Joined<Rope>) {
     cosine = rope.magnitude * cosine;
     for (uint32_t head = warp(); head < rope.n_head; head += WARPS) {
         float *first = rope.x + ((uint64_t)row * rope.n_head + head) * rope.head_dim +
-                       pair * rope.pair_stride;
+                       rope.first_element + pair * rope.pair_stride;
         float *second = first + rope.partner;
         const float a = *first, b = *second;
         *first = a * cosine - b * sine;
