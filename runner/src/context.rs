@@ -37,7 +37,7 @@ impl ContextConfig {
 
 /// A model, its caches, and the scratch buffers of one pass.
 ///
-/// A sequence can be rolled back to any position. If recurrent layers no longer have the state of
+/// A sequence can be rolled back to any position. If layers no longer have the state of
 /// that position, the tokens after the nearest kept state are evaluated again before the next pass.
 pub struct Context<B: Backend> {
     backend: Arc<B>,
@@ -102,7 +102,7 @@ impl<B: Backend> Context<B> {
             model.blocks.clone(),
             config.cache,
         )?;
-        let shape = model.scratch_shape(config.n_batch, config.n_outputs);
+        let shape = model.scratch_shape(&config);
         let scratch = Scratch::new(&*backend, &model.hparams, shape);
         let results = Results {
             n: 0,
@@ -113,7 +113,7 @@ impl<B: Backend> Context<B> {
         if let Some(failure) = backend.failure() {
             return Err(failure.into());
         }
-        let n_kept = match cache.has_recurrent() {
+        let n_kept = match cache.has_states() {
             true => config.cache.n_ctx,
             false => 0,
         };
@@ -165,7 +165,7 @@ impl<B: Backend> Context<B> {
     /// True if a sequence can be rolled back or shared without recomputation at some positions
     /// only.
     pub fn has_states(&self) -> bool {
-        self.cache.has_recurrent()
+        self.cache.has_states()
     }
 
     /// Returns the number of tokens evaluated so far, repeated evaluations included.
@@ -175,7 +175,7 @@ impl<B: Backend> Context<B> {
 
     /// Returns the number of positions of a sequence.
     pub fn len(&self, seq: SeqId) -> u32 {
-        match self.cache.has_recurrent() {
+        match self.cache.has_states() {
             true => self.texts[seq].at + self.texts[seq].text.len() as u32,
             false => self.cache.len(seq),
         }
@@ -191,7 +191,7 @@ impl<B: Backend> Context<B> {
 
     /// Runs [`Context::forward`] but leaves the logits on the device.
     pub fn run(&mut self, batch: &Batch, hidden: Option<&B::Buffer>) {
-        if self.cache.has_recurrent() {
+        if self.cache.has_states() {
             self.run_again(batch);
             for run in batch.runs() {
                 self.texts[run.seq].text.extend(batch.slice(run.rows));
@@ -238,7 +238,7 @@ impl<B: Backend> Context<B> {
     /// True if a pass can use tokens that were chosen on the device. That excludes contexts whose
     /// texts may have to be evaluated again.
     pub(crate) fn takes_chosen(&self) -> bool {
-        !self.cache.has_recurrent()
+        !self.cache.has_states() && !self.model.reads_tokens()
     }
 
     /// Chooses the most likely token of each output row of the last pass on the device, and stores
@@ -467,7 +467,7 @@ impl<B: Backend> Context<B> {
         self.cache.share(&self.backend, from, to, len);
         self.rope_positions[to] = self.rope_positions[from].clone();
         self.rope_positions[to].truncate(len);
-        if self.cache.has_recurrent() {
+        if self.cache.has_states() {
             let [source, copy] = self
                 .texts
                 .get_disjoint_mut([from, to])

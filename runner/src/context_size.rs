@@ -175,6 +175,8 @@ impl ContextNeeds {
             n_outputs,
             n_out: n_out as usize,
             n_tap,
+            n_ctx,
+            cache_type: types.k,
         };
         let config = ContextConfig {
             cache: cache(n_rollback),

@@ -184,6 +184,13 @@ pub enum ModelError {
         token: i64,
         n_vocab: u64,
     },
+    /// A table of the experts of tokens has an expert that does not exist.
+    #[error("tensor {tensor}: expert {expert}, expected 0 to {}", n_expert - 1)]
+    TokenExpert {
+        tensor: String,
+        expert: i32,
+        n_expert: u64,
+    },
     /// The list of forward passes lacks the architecture.
     #[error("architecture {arch} can be converted but not run: it has no forward pass")]
     NoForwardPass { arch: &'static str },

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use kernels::backend::Backend;
+use kernels::backend::{Backend, CacheShape};
 
 /// An allocator of buffers: every [`Backend`], and [`Counted`].
 pub trait Memory {
@@ -13,6 +13,8 @@ pub trait Memory {
     type Routes;
     /// A buffer of chosen tokens.
     type Tokens;
+    /// Rows of keys and values.
+    type Cache;
 
     /// Allocates a persistent buffer, whose elements are kept between passes.
     fn persistent(&self, len: usize) -> Self::Floats;
@@ -23,6 +25,9 @@ pub trait Memory {
     /// Allocates routes of `n` rows to `n_used` experts each.
     fn expert_routes(&self, n: usize, n_used: usize) -> Self::Routes;
 
+    /// Allocates a cache that a pass fills and reads.
+    fn scratch_cache(&self, shape: &CacheShape) -> Self::Cache;
+
     /// Allocates `n` chosen tokens with their logits.
     fn chosen_tokens(&self, n: usize) -> Self::Tokens;
 }
@@ -31,6 +36,7 @@ impl<B: Backend> Memory for B {
     type Floats = B::Buffer;
     type Routes = B::Routes;
     type Tokens = B::Chosen;
+    type Cache = B::Cache;
 
     fn persistent(&self, len: usize) -> B::Buffer {
         self.buffer(len)
@@ -42,6 +48,10 @@ impl<B: Backend> Memory for B {
 
     fn expert_routes(&self, n: usize, n_used: usize) -> B::Routes {
         self.routes(n, n_used)
+    }
+
+    fn scratch_cache(&self, shape: &CacheShape) -> B::Cache {
+        self.cache(shape)
     }
 
     fn chosen_tokens(&self, n: usize) -> B::Chosen {
@@ -73,6 +83,7 @@ impl Memory for Counted {
     type Floats = ();
     type Routes = ();
     type Tokens = ();
+    type Cache = ();
 
     fn persistent(&self, len: usize) {
         self.count(len, size_of::<f32>());
@@ -88,6 +99,10 @@ impl Memory for Counted {
             n.saturating_mul(n_used),
             size_of::<u32>() + size_of::<f32>(),
         );
+    }
+
+    fn scratch_cache(&self, shape: &CacheShape) {
+        self.count(shape.bytes().try_into().unwrap_or(usize::MAX), 1);
     }
 
     fn chosen_tokens(&self, n: usize) {

@@ -34,10 +34,8 @@ impl<B: Backend> Kv<B> {
         let head_dim = own.head_dim;
         let n_rows = if own.shares_kv { 0 } else { n_rows };
         // A compressed row serves as both.
-        let n_value_rows = match hparams.mla.n_lora_kv {
-            0 => n_rows,
-            _ => 0,
-        };
+        let is_shared = hparams.mla.n_lora_kv > 0 || hparams.arch.blocks.compressed;
+        let n_value_rows = if is_shared { 0 } else { n_rows };
         for element in [types.k, types.v] {
             let block_len = element.block_len();
             if !head_dim.is_multiple_of(block_len as u64) {

@@ -2,6 +2,7 @@
 //! start as NaN and are never cleared, so a read of a cell that no token of the sequence wrote
 //! shows in the logits at once.
 
+mod compressed;
 mod kv;
 mod recurrent;
 mod slots;
@@ -14,14 +15,19 @@ use schemas::arch::{Hparams, LayerKind};
 use crate::batch::{Batch, Run, SeqId};
 use crate::error::ModelError;
 
+pub use compressed::{CompressedKv, CompressedRows, GroupPlaces};
 pub use kv::Kv;
 pub use recurrent::Recurrent;
 pub use slots::Slots;
+
+use compressed::Groups;
 
 /// The cache of one layer.
 pub enum LayerCache<B: Backend> {
     /// Keys and values of every position.
     Kv(Kv<B>),
+    /// Keys and values of every position, and compressed ones.
+    Compressed(Box<CompressedKv<B>>),
     /// States after the last positions.
     Recurrent(Recurrent<B>),
     /// Nothing: the layer is a feed-forward network.
@@ -124,6 +130,14 @@ impl CacheBytes {
                 LayerKind::Attention | LayerKind::Mtp => {
                     let shapes = Kv::<B>::shapes(hparams, block, config.types, n_rows)?;
                     bytes.kv += shapes.iter().map(CacheShape::bytes).sum::<u128>();
+                    let groups = Groups::of(hparams, block, config.n_ctx, config.n_rollback);
+                    let Some(groups) = groups else { continue };
+                    let (newest, rollback) = groups.n_slots();
+                    for shape in compressed::shapes(hparams, &groups, config.types, config.n_seq)? {
+                        bytes.kv += shape.cache.bytes();
+                        bytes.states += shape.kept_bytes(n_seq * newest);
+                        bytes.rollback += shape.kept_bytes(n_seq * rollback);
+                    }
                 }
                 LayerKind::FeedForward => {}
             }
@@ -147,6 +161,8 @@ pub struct Cache<B: Backend> {
     layers: Vec<LayerCache<B>>,
     seqs: Vec<SeqState>,
     has_recurrent: bool,
+    /// Groups of compressed positions, one entry for each ratio of the layers.
+    groups: Vec<Groups>,
 }
 
 /// The positions of a sequence that are in the caches.
@@ -157,6 +173,8 @@ struct SeqState {
     /// One past the last position.
     len: u32,
     slots: Slots,
+    /// Groups of compressed positions, and the first position whose row is still in their ring.
+    groups: Vec<(Groups, u32)>,
 }
 
 /// The cache rows used by a batch; the same for every layer.
@@ -172,6 +190,8 @@ pub struct Places {
     pub steps: Vec<Step>,
     /// Number of tokens of its sequence before each token of the batch.
     pub in_run: Vec<u32>,
+    /// Compressed positions, one entry for each ratio of the layers.
+    pub groups: Vec<GroupPlaces>,
 }
 
 impl Places {
@@ -228,20 +248,33 @@ impl<B: Backend> Cache<B> {
             ))),
             LayerKind::Attention | LayerKind::Mtp => {
                 let shapes = Kv::<B>::shapes(hparams, block, types, n_rows)?;
-                Ok(LayerCache::Kv(Kv::new(backend, &shapes)))
+                let kv = Kv::new(backend, &shapes);
+                let Some(groups) = Groups::of(hparams, block, n_ctx, n_rollback) else {
+                    return Ok(LayerCache::Kv(kv));
+                };
+                let shapes = compressed::shapes(hparams, &groups, types, n_seq)?;
+                let caches = CompressedKv::new(backend, kv, groups, &shapes, n_seq);
+                Ok(LayerCache::Compressed(Box::new(caches)))
             }
             LayerKind::FeedForward => Ok(LayerCache::Empty),
         };
         let is_recurrent = |block| kind(hparams, block) == LayerKind::Recurrent;
         let has_recurrent = blocks.clone().any(is_recurrent);
+        let mut groups: Vec<Groups> = blocks
+            .clone()
+            .filter_map(|block| Groups::of(hparams, block, n_ctx, n_rollback))
+            .collect();
+        groups.sort_by_key(Groups::ratio);
+        groups.dedup();
         let layers = blocks.map(layer).collect::<Result<_, ModelError>>()?;
         Ok(Cache {
             config,
             layers,
             seqs: (0..n_seq)
-                .map(|seq| SeqState::new(seq, n_rollback))
+                .map(|seq| SeqState::new(seq, n_rollback, &groups))
                 .collect(),
             has_recurrent,
+            groups,
         })
     }
 
@@ -260,17 +293,29 @@ impl<B: Backend> Cache<B> {
         &mut self.layers[layer]
     }
 
-    /// True if layers have recurrent states, which are kept for some positions only.
-    pub fn has_recurrent(&self) -> bool {
-        self.has_recurrent
+    /// True if layers have states, which are kept for some positions only: of a recurrence, or of positions that are
+    /// compressed next.
+    pub fn has_states(&self) -> bool {
+        self.has_recurrent || !self.groups.is_empty()
     }
 
     /// Assigns cache rows to the tokens of a batch and counts them as cached.
     pub fn place(&mut self, batch: &Batch, places: &mut Places) {
         let n_ctx = self.config.n_ctx;
         places.clear();
-        for Run { seq, rows } in batch.runs() {
-            let state = &mut self.seqs[seq];
+        let ratios = self.groups.iter().map(Groups::ratio);
+        places
+            .groups
+            .resize_with(self.groups.len(), GroupPlaces::default);
+        (places.groups.iter_mut().zip(ratios)).for_each(|(places, ratio)| places.clear(ratio));
+        for run in batch.runs() {
+            let state = &mut self.seqs[run.seq];
+            let end = state.len + run.rows.len() as u32;
+            for ((groups, oldest), places) in state.groups.iter_mut().zip(&mut places.groups) {
+                groups.place(&run, [state.start, state.len], places);
+                *oldest = groups.oldest(end).max(*oldest);
+            }
+            let Run { seq, rows } = run;
             state.slots.before_run(state.len, rows.len());
             for (in_run, row) in (0..).zip(rows) {
                 let position = batch.positions[row];
@@ -311,10 +356,10 @@ impl<B: Backend> Cache<B> {
         if len <= state.start {
             state.restart(0);
         } else if len < state.len {
-            // Only recurrent layers need the state itself; keys and values just end earlier.
+            // Only recurrent and compressed layers need states; keys and values just end earlier.
             let left = match self.has_recurrent {
                 true => state.slots.truncate(len),
-                false => Some(len),
+                false => compressed::nearest(&state.groups, state.start, len),
             };
             match left {
                 Some(left) => state.len = left,
@@ -341,11 +386,14 @@ impl<B: Backend> Cache<B> {
                 copy.slots.restart(held - 1);
                 (held, [slot, copy.slots.write(held - 1)])
             }),
-            false => Some((len, [0; 2])),
+            false => {
+                compressed::nearest(&source.groups, source.start, len).map(|len| (len, [0; 2]))
+            }
         };
         let Some((held, slots)) = state else {
             return;
         };
+        copy.groups.clone_from(&source.groups);
         copy.len = held;
         let row = |seq: SeqId, position: u32| seq * n_ctx + position as usize;
         for layer in &mut self.layers {
@@ -354,6 +402,11 @@ impl<B: Backend> Cache<B> {
                 LayerCache::Kv(kv) => {
                     let rows = row(from, source.start)..row(from, held);
                     kv.copy(backend, rows, row(to, source.start));
+                }
+                LayerCache::Compressed(caches) => {
+                    let rows = row(from, source.start)..row(from, held);
+                    caches.kv.copy(backend, rows, row(to, source.start));
+                    caches.copy(backend, from, to, [source.start, held]);
                 }
                 LayerCache::Empty => {}
             }
@@ -367,15 +420,17 @@ impl<B: Backend> Cache<B> {
 }
 
 impl SeqState {
-    fn new(seq: SeqId, n_rollback: usize) -> SeqState {
+    fn new(seq: SeqId, n_rollback: usize, groups: &[Groups]) -> SeqState {
         SeqState {
             slots: Slots::new(seq, n_rollback),
+            groups: groups.iter().map(|&groups| (groups, 0)).collect(),
             ..SeqState::default()
         }
     }
 
     fn restart(&mut self, at: u32) {
         (self.start, self.len) = (at, at);
+        self.groups.iter_mut().for_each(|(_, oldest)| *oldest = at);
         self.slots.restart(at);
     }
 }

@@ -1,8 +1,9 @@
 //! Feed-forward blocks: dense, or a mixture of experts.
 
 use kernels::backend::{Backend, ExpertInput, Gating, Routing};
-use schemas::arch;
+use schemas::arch::{self, TOKEN_EXPERTS};
 
+use crate::batch::NO_TOKEN;
 use crate::error::ModelError;
 
 use super::dflash2::{ShortConv, Side};
@@ -38,12 +39,14 @@ pub(super) struct Style<'a> {
 }
 
 /// Activation function of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Activation {
     Silu,
     Gelu,
     /// The activation of gpt-oss, which clamps both factors.
     ClampedSilu,
+    /// SiLU of a gate up to this limit; the other factor is within the limit.
+    LimitedSilu(f32),
     /// `max(x, 0)^2`, in networks without a gate.
     ReluSquared,
 }
@@ -59,6 +62,7 @@ impl Activation {
             Activation::Silu => backend.silu_mul(gate, up, len),
             Activation::Gelu => backend.gelu_mul(gate, up, len),
             Activation::ClampedSilu => backend.clamped_silu_mul(gate, up, len),
+            Activation::LimitedSilu(limit) => backend.limited_silu_mul(gate, up, limit, len),
             Activation::ReluSquared => backend.relu_squared(gate, len),
         }
     }
@@ -103,26 +107,28 @@ impl<B: Backend> FeedForward<B> {
         })
     }
 
+    /// Sets the activation of the shared expert.
+    pub(super) fn with_shared_activation(mut self, activation: Activation) -> FeedForward<B> {
+        if let Network::Experts(experts) = &mut self.network
+            && let Some(shared) = &mut experts.shared
+        {
+            shared.network.activation = activation;
+        }
+        self
+    }
+
+    /// Computes `s.ffn_out` from the mixed streams, `s.streams.input`.
+    pub(super) fn forward_mixed(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        backend.rms_norm(&s.streams.input, &self.norm, self.eps, n, &mut s.normed);
+        self.run(pass);
+    }
+
     pub(super) fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
-        if let Some(conv) = &self.conv {
-            let rows = &mut s.normed;
-            conv.prepare(backend, rows, n, &mut s.conv);
-            conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
-        }
-        match &self.network {
-            Network::Dense(network) => network.forward(backend, n, s),
-            Network::Experts(experts) => {
-                experts.choose(backend, n, s);
-                experts.forward(backend, n, s);
-            }
-            Network::Branches(branches) => branches.forward(backend, n, s),
-        }
-        if let Some(conv) = &self.conv {
-            let rows = &mut s.ffn_out;
-            conv.apply(Side::After, backend, pass.places, rows, &mut s.conv);
-        }
+        self.run(pass);
+        let s = &mut *pass.s;
         let out = match &self.norm_after {
             None => &s.ffn_out,
             Some(norm) => {
@@ -131,6 +137,28 @@ impl<B: Backend> FeedForward<B> {
             }
         };
         backend.add(&mut s.x, out, n * self.n_embd);
+    }
+
+    /// Computes `s.ffn_out` from `s.normed`.
+    fn run(&self, pass: &mut Pass<'_, B>) {
+        let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.normed;
+            conv.prepare(backend, rows, n, &mut s.conv);
+            conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
+        }
+        match &self.network {
+            Network::Dense(network) => network.forward(backend, n, s),
+            Network::Experts(experts) => {
+                experts.choose(backend, pass.tokens, n, s);
+                experts.forward(backend, n, s);
+            }
+            Network::Branches(branches) => branches.forward(backend, n, s),
+        }
+        if let Some(conv) = &self.conv {
+            let rows = &mut s.ffn_out;
+            conv.apply(Side::After, backend, pass.places, rows, &mut s.conv);
+        }
     }
 }
 
@@ -173,7 +201,7 @@ impl<B: Backend> Branches<B> {
         backend.rms_norm(&s.ffn_out, &self.dense_norm, eps, n, dense);
         backend.rms_norm(&s.x, &self.router_norm, eps, n, &mut s.normed);
         backend.scale(&mut s.normed, 1.0 / (self.n_embd as f32).sqrt(), len);
-        self.experts.choose(backend, n, s);
+        self.experts.choose(backend, &[], n, s);
         backend.rms_norm(&s.x, &self.experts_norm, eps, n, &mut s.normed);
         self.experts.forward(backend, n, s);
         let norm = &self.experts_norm_after;
@@ -233,6 +261,8 @@ struct Experts<B: Backend> {
     router: Projection<B>,
     /// Added to the router's scores when experts are chosen.
     bias: Option<B::Weight>,
+    /// The experts of each token, if they are not chosen by scores: (n_vocab, n_used)
+    table: Option<Vec<u32>>,
     routing: Routing,
     /// None if the activation has no gate.
     gate: Option<Stack<B>>,
@@ -331,6 +361,7 @@ impl<B: Backend> Experts<B> {
         Ok(Experts {
             router: Projection::load(weights, "ffn_gate_inp")?,
             bias: weights.get("exp_probs_b.bias")?,
+            table: weights.token_experts(TOKEN_EXPERTS)?,
             routing: Routing {
                 n_expert: experts.n_expert as usize,
                 n_used: experts.n_used as usize,
@@ -339,10 +370,7 @@ impl<B: Backend> Experts<B> {
                 gating: match experts.gating {
                     arch::Gating::Softmax => Gating::Softmax,
                     arch::Gating::Sigmoid => Gating::Sigmoid,
-                    arch::Gating::SqrtSoftplus => {
-                        let found = hparams.arch.name.to_owned();
-                        return Err(arch::HparamsError::OnlyConverted { found }.into());
-                    }
+                    arch::Gating::SqrtSoftplus => Gating::SqrtSoftplus,
                 },
                 normalised: experts.normalised,
                 scale: experts.scale,
@@ -364,9 +392,20 @@ impl<B: Backend> Experts<B> {
     }
 
     /// Chooses the experts of each row of `s.normed`.
-    fn choose(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
+    fn choose(&self, backend: &B, tokens: &[u32], n: usize, s: &mut Scratch<B>) {
         let e = &mut s.experts;
         self.router.forward(backend, &s.normed, n, &mut e.logits);
+        if let Some(table) = &self.table {
+            let n_used = self.routing.n_used;
+            // An embedding has the experts of the first token.
+            let row = |&token: &u32| if token == NO_TOKEN { 0 } else { token as usize };
+            let experts = tokens.iter().map(row);
+            let experts: Vec<u32> = experts
+                .flat_map(|row| &table[row * n_used..][..n_used])
+                .copied()
+                .collect();
+            return backend.route_to(&e.logits, &experts, &self.routing, n, &mut e.routes);
+        }
         let bias = self.bias.as_ref();
         backend.route(&e.logits, bias, &self.routing, n, &mut e.routes);
     }

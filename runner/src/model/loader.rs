@@ -20,6 +20,7 @@ use super::dflash::Markov;
 use super::dflash2::Selector;
 use super::gemma4::PerLayerInput;
 use super::matrix::Matrix;
+use super::streams::Mixer;
 use super::weights::{Shared, Weights};
 use super::{Fusion, Input, Model, layer_loader};
 
@@ -464,6 +465,7 @@ fn finish<B: Backend>(
         layers.push(load(weights)?);
     }
     weights.block = None;
+    let mixer = Mixer::output(weights)?;
     let (pass_bytes, multiply_adds) = (weights.pass_bytes, weights.multiply_adds);
     let cache = |block: u32| (weights.hparams.kv_blocks[block as usize] - blocks.start) as usize;
     Ok(Model {
@@ -477,6 +479,7 @@ fn finish<B: Backend>(
         input,
         layers,
         norm,
+        mixer,
         centered_norm: false,
         head,
         chained: Vec::new(),

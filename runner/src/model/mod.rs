@@ -8,6 +8,7 @@
 mod assistant;
 mod attention;
 mod deepseek2;
+mod deepseek4;
 mod dflash;
 mod dflash2;
 mod eagle3;
@@ -29,6 +30,7 @@ mod qwen3next;
 mod rope;
 mod scratch;
 mod step35;
+mod streams;
 mod weights;
 
 use std::ops::Range;
@@ -39,6 +41,7 @@ use schemas::arch::{BlockDraft, Hparams, LayerKind};
 
 use crate::batch::{Embedding, NO_TOKEN};
 use crate::cache::{Cache, LayerCache, Places};
+use crate::context::ContextConfig;
 use crate::error::ModelError;
 use crate::rope_positions::Axes;
 
@@ -56,6 +59,7 @@ pub use weights::check_values;
 use assistant::Assistant;
 use gemma4::PerLayerInput;
 use matrix::Matrix;
+use streams::{Mixer, mean, spread};
 use weights::Weights;
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
@@ -65,6 +69,7 @@ type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelEr
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "deepseek2" => Some(deepseek2::load),
+        "deepseek4" => Some(deepseek4::load),
         "dflash" => Some(dflash::load),
         "eagle3" => Some(eagle3::load),
         "gemma3" => Some(gemma3::load),
@@ -102,6 +107,8 @@ pub struct Model<B: Backend> {
     layers: Vec<Box<dyn Layer<B>>>,
     /// The final norm: (n_embd).
     norm: B::Weight,
+    /// The mixer of the residual streams before the final norm, if there are several.
+    mixer: Option<Mixer<B>>,
     /// True if the final norm subtracts the mean.
     centered_norm: bool,
     /// The output head, the embedding where they are tied: (n_out, n_embd).
@@ -177,6 +184,8 @@ trait Layer<B: Backend>: Send + Sync {
 /// Arguments of a layer's forward pass.
 struct Pass<'a, B: Backend> {
     backend: &'a B,
+    /// Token ids; none where a block draft stores fused features.
+    tokens: &'a [u32],
     /// Tokens in the batch.
     n: usize,
     positions: &'a [u32],
@@ -259,7 +268,7 @@ impl<B: Backend> Model<B> {
         let with_cache = (0..).zip(self.kinds()).map(|(layer, kind)| match kind {
             LayerKind::Attention => {
                 let window = self.hparams.window(layer);
-                with_keys(layer, window.map_or(n, |window| window.size))
+                with_keys(layer, window.map_or(n, |window| window.size)) + self.compressed(layer, n)
             }
             // A head is not a layer of the model, so it has no window.
             LayerKind::Mtp => with_keys(self.blocks.start + layer, n),
@@ -271,6 +280,25 @@ impl<B: Backend> Model<B> {
         n * self.multiply_adds + with_cache.sum::<u64>()
     }
 
+    /// Returns the multiply-adds of a prompt of `n` tokens with compressed rows: those of attention, and of the indexer.
+    fn compressed(&self, layer: u32, n: u64) -> u64 {
+        let hparams = self.hparams.of_block(layer);
+        let own = &hparams.compressed;
+        let Some(n_row) = n.checked_div(own.ratio) else {
+            return 0;
+        };
+        // Each row is seen by all tokens after it, up to a limit per token.
+        let n_seen = own.ratio * n_row * (n_row + 1) / 2;
+        let attention = 2 * hparams.n_head * hparams.head_dim;
+        match schemas::arch::Compressed::has_indexer(own.ratio) {
+            false => n_seen * attention,
+            true => {
+                n_seen.min(n.saturating_mul(own.n_chosen)) * attention
+                    + n_seen * own.n_head_indexer * own.indexer_dim
+            }
+        }
+    }
+
     /// Returns the token of a row of the output head.
     pub fn token(&self, row: u32) -> u32 {
         self.tokens
@@ -279,13 +307,21 @@ impl<B: Backend> Model<B> {
     }
 
     /// Returns the buffer sizes for passes of this model.
-    pub fn scratch_shape(&self, n_batch: usize, n_outputs: usize) -> ScratchShape {
+    pub fn scratch_shape(&self, config: &ContextConfig) -> ScratchShape {
         ScratchShape {
-            n_batch,
-            n_outputs,
+            n_batch: config.n_batch,
+            n_outputs: config.n_outputs,
+            n_ctx: config.cache.n_ctx,
+            cache_type: config.cache.types.k,
             n_out: self.n_out(),
             n_tap: self.taps.len(),
         }
+    }
+
+    /// True if layers choose experts by a table of tokens, which are then needed on the host.
+    pub(crate) fn reads_tokens(&self) -> bool {
+        let n_hash_layer = self.hparams.compressed.n_hash_layer;
+        u64::from(self.blocks.start) < n_hash_layer.min(self.hparams.n_layer.into())
     }
 
     /// Returns the target's token of each row of the output head, if the head has a reduced
@@ -322,6 +358,7 @@ impl<B: Backend> Model<B> {
             let cache = cache.layer(self.caches[i]);
             layer.forward(&mut Pass {
                 backend,
+                tokens: input.tokens,
                 n,
                 positions,
                 axes: input.axes,
@@ -331,12 +368,19 @@ impl<B: Backend> Model<B> {
             });
         }
         self.tap(backend, self.layers.len(), n, s);
+        let last = match &self.mixer {
+            Some(mixer) => {
+                mixer.gather(backend, n, s);
+                &s.streams.input
+            }
+            None => &s.x,
+        };
         match self.centered_norm {
             true => {
                 let eps = self.hparams.layer_norm_eps;
-                backend.layer_norm(&s.x, &self.norm, eps, n, &mut s.hidden);
+                backend.layer_norm(last, &self.norm, eps, n, &mut s.hidden);
             }
-            false => backend.rms_norm(&s.x, &self.norm, eps, n, &mut s.hidden),
+            false => backend.rms_norm(last, &self.norm, eps, n, &mut s.hidden),
         }
         if let Some(assistant) = &self.assistant {
             let projection = &assistant.projection;
@@ -358,6 +402,7 @@ impl<B: Backend> Model<B> {
         for (i, layer) in self.layers.iter().enumerate() {
             let mut pass = Pass {
                 backend,
+                tokens: &[],
                 n: positions.len(),
                 positions,
                 axes: None,
@@ -462,6 +507,7 @@ impl<B: Backend> Model<B> {
     fn enter(&self, backend: &B, input: &PassInput<'_, B>, s: &mut Scratch<B>) {
         let n = input.tokens.len();
         let (n_embd, eps) = (self.hparams.n_embd as usize, self.hparams.rms_eps);
+        let n_stream = self.hparams.n_stream() as usize;
         let hidden = || {
             let hidden = input.hidden;
             hidden.expect("the speculator gives a head hidden states")
@@ -481,6 +527,7 @@ impl<B: Backend> Model<B> {
                 per_layer,
             } => {
                 self.embed(backend, embd, *scale, input, s);
+                spread(backend, n_stream, n_embd, n, s);
                 if let Some(per_layer) = per_layer {
                     per_layer.forward(backend, input, s);
                 }
@@ -493,7 +540,14 @@ impl<B: Backend> Model<B> {
             } => {
                 self.embed(backend, embd, None, input, s);
                 backend.rms_norm(&s.x, enorm, eps, n, &mut s.normed);
-                backend.copy_columns(&s.normed, whole, &mut s.joined, half(0), n_embd, n);
+                for stream in 0..n_stream {
+                    let to = Columns {
+                        stride: 2 * n_stream * n_embd,
+                        offset: 2 * stream * n_embd,
+                    };
+                    backend.copy_columns(&s.normed, whole, &mut s.joined, to, n_embd, n);
+                }
+                let n = n * n_stream;
                 backend.rms_norm(hidden(), hnorm, eps, n, &mut s.normed);
                 backend.copy_columns(&s.normed, whole, &mut s.joined, half(n_embd), n_embd, n);
                 eh_proj.multiply(backend, &s.joined, n, &mut s.x);
@@ -559,11 +613,17 @@ impl<B: Backend> Model<B> {
         let place = |stride, offset| Columns { stride, offset };
         for (i, &tapped) in self.taps.iter().enumerate() {
             if tapped as usize == layer {
+                let n_stream = self.hparams.n_stream() as usize;
+                let is_mixed = n_stream > 1;
+                if is_mixed {
+                    mean(backend, n_stream, n_embd, n, s);
+                }
+                let from_rows = if is_mixed { &s.normed } else { &s.x };
                 let (from, to) = (
                     place(n_embd, 0),
                     place(self.taps.len() * n_embd, i * n_embd),
                 );
-                backend.copy_columns(&s.x, from, &mut s.features, to, n_embd, n);
+                backend.copy_columns(from_rows, from, &mut s.features, to, n_embd, n);
             }
         }
     }

@@ -1,11 +1,14 @@
 //! Scratch buffers: the activations of a forward pass.
 
+use kernels::backend::CacheType;
 use schemas::arch::Hparams;
 
 use crate::memory::Memory;
 
 use super::deepseek2::MlaScratch;
+use super::deepseek4::CompressedScratch;
 use super::dflash2::{ConvScratch, SelectorScratch};
+use super::streams::StreamScratch;
 
 /// Sizes of the largest pass.
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +21,17 @@ pub struct ScratchShape {
     pub n_out: usize,
     /// Number of layers whose input is kept.
     pub n_tap: usize,
+    /// Number of positions of a sequence.
+    pub n_ctx: usize,
+    /// Element type of keys.
+    pub cache_type: CacheType,
 }
 
 /// Activations of one pass, allocated once for the largest batch; `n` is its number of tokens.
 pub struct Scratch<M: Memory> {
-    /// Residual stream: (n, n_embd)
+    /// Residual streams: (n, n_stream * n_embd)
     pub(super) x: M::Floats,
-    /// Normalised input of a block, and its output: (n, n_embd)
+    /// Normalised input of a block, and its output, or normalised streams: (n, n_stream * n_embd)
     pub(super) normed: M::Floats,
     /// The hidden state after the final norm: (n, n_embd)
     pub hidden: M::Floats,
@@ -56,12 +63,14 @@ pub struct Scratch<M: Memory> {
     /// Embeddings of an assistant's target, then the hidden states that its next step reads:
     /// (n, n_embd_target)
     pub(super) lent: M::Floats,
-    /// Concatenated input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_embd)
+    /// Concatenated input of an MTP head, or of an EAGLE-3 draft's attention: (n, 2 * n_stream * n_embd)
     pub(super) joined: M::Floats,
     /// Inputs of the tapped layers, concatenated: (n, n_tap * n_embd)
     pub features: M::Floats,
     pub(super) recurrent: RecurrentScratch<M>,
     pub(super) mla: MlaScratch<M>,
+    pub(super) streams: StreamScratch<M>,
+    pub(super) compressed: CompressedScratch<M>,
     pub(super) conv: ConvScratch<M>,
     pub(super) selector: SelectorScratch<M>,
     /// Hidden states of the rows whose logits are computed: (n_outputs, n_embd)
@@ -170,8 +179,8 @@ impl<M: Memory> Scratch<M> {
             .and_then(|features| features.block);
         let markov_rank = block.map_or(0, |block| block.markov_rank);
         Scratch {
-            x: rows(hparams.n_embd),
-            normed: rows(hparams.n_embd),
+            x: rows(hparams.hidden_width()),
+            normed: rows(hparams.hidden_width()),
             hidden: rows(hparams.n_embd),
             q_gate: rows(2 * q_rows),
             q_raw: rows(q_rows),
@@ -210,7 +219,10 @@ impl<M: Memory> Scratch<M> {
                 routes: memory.expert_routes(n_outputs, n_cluster_used as usize),
             },
             lent: rows(n_embd_target),
-            joined: rows((hparams.n_embd + hparams.n_embd.max(markov_rank)).max(2 * n_embd_target)),
+            joined: rows(
+                (hparams.hidden_width() + hparams.hidden_width().max(markov_rank))
+                    .max(2 * n_embd_target),
+            ),
             features: rows(shape.n_tap as u64 * hparams.n_embd),
             recurrent: RecurrentScratch {
                 qkv: rows(ssm.n_channel()),
@@ -226,6 +238,8 @@ impl<M: Memory> Scratch<M> {
                 normed: rows(ssm.inner_size),
             },
             mla: MlaScratch::new(memory, hparams, n_batch),
+            streams: StreamScratch::new(memory, hparams, n_batch),
+            compressed: CompressedScratch::new(memory, hparams, shape),
             conv: ConvScratch::new(memory, hparams, n_batch),
             selector: SelectorScratch::new(memory, hparams, n_outputs),
             wanted: output_rows(hparams.n_embd.max(markov_rank)),

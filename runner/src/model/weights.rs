@@ -534,6 +534,37 @@ impl<'a, B: Backend> Weights<'a, B> {
         Ok(tokens)
     }
 
+    /// Reads the experts of each token, (n_vocab, n_used), which files may lack.
+    pub(super) fn token_experts(&self, name: &str) -> Result<Option<Vec<u32>>, ModelError> {
+        let Some(tensor) = self.find(name)? else {
+            return Ok(None);
+        };
+        if tensor.dtype != DType::I32 {
+            let (tensor, dtype) = (self.full_name(name), tensor.dtype);
+            return Err(ModelError::NoCodec { tensor, dtype });
+        }
+        let source = in_memory(tensor)?;
+        let bytes = source.bytes().expect("the source lies in memory");
+        let experts: Vec<u32> = bytes
+            .as_chunks::<4>()
+            .0
+            .iter()
+            .map(|&bytes| u32::from_le_bytes(bytes))
+            .collect();
+        let n_expert = self.hparams.experts.n_expert;
+        match experts
+            .iter()
+            .find(|&&expert| u64::from(expert) >= n_expert)
+        {
+            None => Ok(Some(experts)),
+            Some(&expert) => Err(ModelError::TokenExpert {
+                tensor: self.full_name(name),
+                expert: expert as i32,
+                n_expert,
+            }),
+        }
+    }
+
     /// Reads the values of a required small tensor, for use on the host.
     pub(super) fn need_values(&self, name: &str) -> Result<Vec<f32>, ModelError> {
         let tensor = self.full_name(name);

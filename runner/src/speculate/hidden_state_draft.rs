@@ -72,7 +72,8 @@ impl<M: Memory> States<M> {
         let (n_seq, n_batch) = (config.cache.n_seq, config.n_batch);
         let n_embd = draft.n_embd as usize;
         let features = draft.features.as_ref();
-        let width = features.map_or(n_embd, |features| features.width() as usize);
+        let hidden_width = draft.hidden_width() as usize;
+        let width = features.map_or(hidden_width, |features| features.width() as usize);
         let n_fused = features.map_or(0, |_| n_batch);
         let n_normed = features.map_or(0, |features| match features.norm_before_fc {
             true => n_batch,

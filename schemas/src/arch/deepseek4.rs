@@ -332,7 +332,7 @@ const DRAFT_ENDS: &[TensorSpec] = &[
 ];
 
 /// GGUF name of the table that has the experts of each token.
-const TOKEN_EXPERTS: &str = "ffn_gate_tid2eid.weight";
+pub const TOKEN_EXPERTS: &str = "ffn_gate_tid2eid.weight";
 
 const FEED_FORWARD: &[TensorSpec] = &[
     layer_norm("ffn_norm.weight", "ffn_norm.weight"),

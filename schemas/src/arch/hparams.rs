@@ -675,7 +675,7 @@ impl Reader<'_> {
                 return Err(HparamsError::NotPositive { key, found });
             }
             match limits.len() >= n_block as usize {
-                true => Ok(Some(limits)),
+                true => Ok(Some(limits.to_vec())),
                 false => Err(HparamsError::PerLayer {
                     key,
                     found: limits.len(),
@@ -686,7 +686,11 @@ impl Reader<'_> {
         let none = || vec![0.0; n_block as usize];
         let experts = read(keys::SWIGLU_CLAMP_EXP)?.unwrap_or_else(none);
         let shared = read(keys::SWIGLU_CLAMP_SHEXP)?.unwrap_or_else(|| experts.clone());
-        Ok(experts.into_iter().zip(shared).map(<[f32; 2]>::from).collect())
+        Ok(experts
+            .into_iter()
+            .zip(shared)
+            .map(<[f32; 2]>::from)
+            .collect())
     }
 
     fn ssm(&self) -> Result<Ssm, HparamsError> {

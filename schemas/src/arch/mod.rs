@@ -34,7 +34,7 @@ mod step35;
 mod window;
 
 pub use assistant::Assistant;
-pub use deepseek4::Compressed;
+pub use deepseek4::{Compressed, TOKEN_EXPERTS};
 pub use dflash::{CONFIDENCE, CONFIDENCE_BIAS, MARKOV_W1, MARKOV_W2};
 pub use eagle3::{ENC_OUTPUT_NORM, FC};
 pub use features::{BlockDraft, Features, has_streams};

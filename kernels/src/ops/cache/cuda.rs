@@ -75,7 +75,11 @@ impl CacheOp for Cuda {
         let [first, second] = sources;
         let n_chosen = chosen.map_or(0, |(_, n)| n);
         for cache in [first, second] {
-            let heads = (cache.shape.n_head, cache.shape.head_dim, cache.shape.element);
+            let heads = (
+                cache.shape.n_head,
+                cache.shape.head_dim,
+                cache.shape.element,
+            );
             assert!(heads == (1, to.shape.head_dim, to.shape.element));
         }
         let most = |rows: fn(&GatheredRows) -> usize| parts.iter().map(rows).max().unwrap_or(0);
@@ -98,7 +102,15 @@ impl CacheOp for Cuda {
                     second,
                     to,
                 } = part;
-                [*query, first.start, first.len(), second.start, second.len(), *to].map(count)
+                [
+                    *query,
+                    first.start,
+                    first.len(),
+                    second.start,
+                    second.len(),
+                    *to,
+                ]
+                .map(count)
             })
             .collect();
         let mut shared = self.shared();

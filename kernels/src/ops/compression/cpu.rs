@@ -68,15 +68,20 @@ impl CompressionOp for Cpu {
         let q = input.q[..n * n_head * head_dim].chunks_exact(n_head * head_dim);
         let weights = input.weights[..n * n_head].chunks_exact(n_head);
         let k = input.k;
-        let tasks = q.zip(weights).zip(visible).zip(chosen.chunks_exact_mut(n_chosen));
+        let tasks = q
+            .zip(weights)
+            .zip(visible)
+            .zip(chosen.chunks_exact_mut(n_chosen));
         let n_key: usize = visible.iter().map(KeyRows::len).sum();
         let work = n_key * n_head * head_dim;
-        self.run(work, tasks, |(((q, weights), visible), chosen)| ChooseRows {
-            q,
-            weights,
-            k,
-            visible: visible.clone(),
-            chosen,
+        self.run(work, tasks, |(((q, weights), visible), chosen)| {
+            ChooseRows {
+                q,
+                weights,
+                k,
+                visible: visible.clone(),
+                chosen,
+            }
         });
     }
 }

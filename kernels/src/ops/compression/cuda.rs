@@ -160,7 +160,10 @@ impl CompressionOp for Cuda {
                 unsafe { self.launch(Kernel { unit, name }, grid, &args) };
             };
             if capacity > 0 {
-                launch("score_rows", [count(capacity.div_ceil(THREADS)), count(n), 1]);
+                launch(
+                    "score_rows",
+                    [count(capacity.div_ceil(THREADS)), count(n), 1],
+                );
             }
             launch("choose_rows", [count(n), 1, 1]);
         }

@@ -101,7 +101,11 @@ impl Kernel for Weights<'_> {
                 _ => value,
             };
         }
-        let Some(matrix) = self.out.get_mut(2 * n..).filter(|matrix| !matrix.is_empty()) else {
+        let Some(matrix) = self
+            .out
+            .get_mut(2 * n..)
+            .filter(|matrix| !matrix.is_empty())
+        else {
             return;
         };
         for row in matrix.chunks_exact_mut(n) {

@@ -183,28 +183,28 @@ fn route(
         n_expert, n_used, ..
     } = *routing;
     let args = Route {
-logits: logits.first(n * n_expert),
-            bias,
-            given,
-            experts: routes.experts.address(),
-            weights: routes.weights.address(),
-            n_expert: count(n_expert),
-            n_used: count(n_used),
-            n_group: count(routing.n_group),
-            n_group_used: count(routing.n_group_used),
-            gating: match routing.gating {
-                Gating::Sigmoid => 0,
-                Gating::Softmax => 1,
-                Gating::SqrtSoftplus => 2,
-            },
-            is_normalised: u32::from(routing.normalised),
-            scale: routing.scale,
-            unused: 0,
-        };
-        let grid = Grid::new([count(n), 1, 1], 32);
-        // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
-        unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
-        routes.group(cuda, n, n_expert);
+        logits: logits.first(n * n_expert),
+        bias,
+        given,
+        experts: routes.experts.address(),
+        weights: routes.weights.address(),
+        n_expert: count(n_expert),
+        n_used: count(n_used),
+        n_group: count(routing.n_group),
+        n_group_used: count(routing.n_group_used),
+        gating: match routing.gating {
+            Gating::Sigmoid => 0,
+            Gating::Softmax => 1,
+            Gating::SqrtSoftplus => 2,
+        },
+        is_normalised: u32::from(routing.normalised),
+        scale: routing.scale,
+        unused: 0,
+    };
+    let grid = Grid::new([count(n), 1, 1], 32);
+    // SAFETY: the arguments are the struct of the kernel; logits and choices of `n` rows.
+    unsafe { cuda.launch(kernel("moe", "route"), grid, &args) };
+    routes.group(cuda, n, n_expert);
 }
 
 /// Maximum number of experts of a layer, and of groups of experts.
