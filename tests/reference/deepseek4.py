@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import checkpoints
 from checkpoints import HERE, OUTTYPES, byte_level, goldens, sha256, write_json
@@ -34,7 +34,7 @@ MTP_MODES = {f"mtp-{outtype}": ["--mtp", "--outtype", outtype] for outtype in OU
 
 def tokenizer(folder):
     special = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜User｜>", "<｜Assistant｜>"]
-    byte_level(folder, N_VOCAB, SPLITS, special, {
+    return byte_level(folder, N_VOCAB, SPLITS, special, {
         "add_bos_token": True, "add_eos_token": False, "bos_token": special[0], "eos_token": special[1],
         "pad_token": special[1], "tokenizer_class": "LlamaTokenizerFast",
         "chat_template": "{{ bos_token }}{% for m in messages %}<｜User｜>{{ m.content }}<｜Assistant｜>{% endfor %}",
@@ -242,6 +242,82 @@ def make(name):
     write_json(folder / "config.json", config)
     store(folder, Checkpoint(name, config, is_fp8).build(), 1 if is_fp8 else 2)
     goldens(name, folder, dict(pre="deepseek-v3", modes=MTP_MODES if is_fp8 else {}))
+
+
+RENAMED = [
+    (".attn.indexer.compressor.", ".attn.compressor.indexer."), (".attn.indexer.", ".attn.compressor.indexer."),
+    (".indexer.weights_proj.", ".indexer.scorer.weights_proj."), (".indexer.wq_b.", ".indexer.q_b_proj."),
+    (".compressor.norm.", ".compressor.kv_norm."), (".indexer.norm.", ".indexer.kv_norm."),
+    (".ape", ".position_bias"), (".attn_norm.", ".input_layernorm."), (".ffn_norm.", ".post_attention_layernorm."),
+    (".hc_attn_", ".attn_hc."), (".hc_ffn_", ".ffn_hc."), ("hc_head_", "hc_head.hc_"), (".attn.", ".self_attn."),
+    (".ffn.", ".mlp."), (".attn_sink", ".sinks"), (".wq_a.", ".q_a_proj."), (".wq_b.", ".q_b_proj."),
+    (".q_norm.", ".q_a_norm."), (".wkv.", ".kv_proj."), (".wgate.", ".gate_proj."), (".wo_a.", ".o_a_proj."),
+    (".wo_b.", ".o_b_proj."), (".gate.bias", ".gate.e_score_correction_bias"), (".shared_experts.w1.", ".shared_experts.gate_proj."),
+    (".shared_experts.w2.", ".shared_experts.down_proj."), (".shared_experts.w3.", ".shared_experts.up_proj.")]
+Q8_0 = quants.GGMLQuantizationType.Q8_0
+FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def decode(stored):
+    """All tensors in single precision."""
+    tensors = {}
+    for name, value in stored.items():
+        if name.endswith(".scale"):
+            continue
+        scale = stored.get(name.replace(".weight", ".scale"))
+        if value.dtype in (torch.int32, torch.int64):
+            tensors[name] = value.long()
+        elif value.dtype in (torch.int8, torch.uint8):
+            pairs = value.view(torch.uint8).int()
+            numbers = FP4[torch.stack([pairs & 15, pairs >> 4], dim=-1)].flatten(1)
+            factor = torch.exp2(scale.view(torch.uint8).float() - 127)
+            tensors[name] = numbers * factor.repeat_interleave(32, dim=1)
+        elif value.dtype == torch.float8_e4m3fn:
+            factor = torch.exp2(scale.view(torch.uint8).float() - 127)
+            factor = factor.repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
+            numbers = value.float() * factor[:value.shape[0], :value.shape[1]]
+            # As the converter stores them.
+            rounded = quants.dequantize(quants.quantize(numbers.numpy(), Q8_0), Q8_0)
+            tensors[name] = torch.from_numpy(rounded)
+        else:
+            tensors[name] = value.float()
+    return tensors
+
+
+def choose_first(scorer):
+    """Of equal scores, which are frequent after ReLU, the first position is chosen: ranks in place of scores."""
+    forward = scorer.forward
+    scorer.forward = lambda *args: -forward(*args).sort(dim=-1, descending=True, stable=True).indices.argsort().float()
+
+
+def trunk(folder):
+    """The model without its head, with the names of transformers."""
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("quantization_config", None)
+    config = DeepseekV4Config(**fields)
+    model = DeepseekV4ForCausalLM(config).float()
+    tensors = decode(load_file(folder / "model.safetensors"))
+    state, experts = {}, {}
+    for name, value in tensors.items():
+        if name.startswith("mtp."):
+            continue
+        for old, new in RENAMED:
+            name = name.replace(old, new)
+        name = {"embed.weight": "model.embed_tokens.weight", "head.weight": "lm_head.weight"}.get(name, f"model.{name}")
+        if ".mlp.experts." in name:
+            prefix, rest = name.split(".experts.")
+            experts.setdefault(prefix, {})[rest] = value
+            continue
+        state[name] = value
+    for prefix, own in experts.items():
+        each = lambda part: torch.stack([own[f"{i}.{part}.weight"] for i in range(config.n_routed_experts)])
+        state[f"{prefix}.experts.gate_up_proj"] = torch.cat([each("w1"), each("w3")], dim=1)
+        state[f"{prefix}.experts.down_proj"] = each("w2")
+    model.load_state_dict(state)
+    for layer in model.model.layers:
+        if hasattr(layer.self_attn.compressor, "indexer"):
+            choose_first(layer.self_attn.compressor.indexer.scorer)
+    return model
 
 
 class NoConfig:

@@ -96,6 +96,7 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
         (Gating::Softmax, 7, 3, 1, 1, true, false),
         (Gating::Softmax, 5, 5, 0, 0, false, true),
         (Gating::Sigmoid, 16, 4, 4, 2, true, true),
+        (Gating::SqrtSoftplus, 16, 4, 1, 1, true, true),
     ] {
         let routing = Routing {
             n_expert,

@@ -14,6 +14,7 @@ fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize
     let probability = |x: &f64| match routing.gating {
         Gating::Softmax => x.exp() / sum,
         Gating::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Gating::SqrtSoftplus => x.exp().ln_1p().sqrt(),
     };
     let probabilities: Vec<f64> = x.iter().map(probability).collect();
     let mut scores = probabilities.clone();
