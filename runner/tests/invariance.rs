@@ -74,10 +74,10 @@ fn subjects(change: fn(Plan) -> Plan) -> Vec<Subject> {
             });
         };
         let model = load_target(&*backend, &plan).unwrap();
-        let n_embd = model.hparams.n_embd as usize;
+        let width = model.hparams.hidden_width() as usize;
         if model.hparams.n_mtp() > 0 {
             let model = load_mtp_head(&*backend, &plan).unwrap();
-            add(head, model, Some(n_embd), None);
+            add(head, model, Some(width), None);
         }
         // The drafts are the same for every target.
         if trunk == "qwen3" {
