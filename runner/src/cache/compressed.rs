@@ -158,7 +158,7 @@ impl Groups {
         len.saturating_sub(self.n_ring())
     }
 
-    /// Appends what a run of tokens reads and writes. `state` are the start of the sequence and its length before.
+    /// Appends the rows that a run of tokens reads and writes. `state` are the start of the sequence and its length before.
     pub(super) fn place(&self, run: &Run, [start, len]: [u32; 2], places: &mut GroupPlaces) {
         let Run { seq, rows } = run;
         let first_row = seq * self.n_row();
@@ -192,7 +192,7 @@ impl Groups {
     }
 }
 
-/// The longest length up to `len` to which a sequence with these groups can be rolled back.
+/// Returns the longest length up to `len` to which a sequence with these groups can be rolled back.
 pub(super) fn nearest(groups: &[(Groups, u32)], start: u32, len: u32) -> Option<u32> {
     let has = |len: u32| {
         groups
@@ -203,7 +203,7 @@ pub(super) fn nearest(groups: &[(Groups, u32)], start: u32, len: u32) -> Option<
     [len, mark].into_iter().find(|&len| len > start && has(len))
 }
 
-/// What a batch reads and writes in layers of one ratio.
+/// Rows that a batch reads and writes in layers of one ratio.
 #[derive(Clone, Debug, Default)]
 pub struct GroupPlaces {
     /// The ratio.

@@ -88,7 +88,7 @@ impl Compressed {
             let expected = format!("a divisor of the {n_head} heads");
             return Err(read.range(keys::OUTPUT_GROUP_COUNT, n_group, expected));
         }
-        let limits = read.limits(n_block)?;
+        let limits = limits(read, n_block)?;
         let eps_key = read.key(keys::HYPER_CONNECTION_EPSILON);
         let base = keys::COMPRESS_ROPE_FREQ_BASE;
         Ok(Compressed {
@@ -140,6 +140,35 @@ impl Compressed {
             _ => 0,
         }
     }
+}
+
+/// Reads the limits of the activations of experts and shared experts of each block; 0 for no limit.
+fn limits(reader: &Reader<'_>, n_block: u32) -> Result<Vec<[f32; 2]>, HparamsError> {
+    let read = |suffix: &str| -> Result<Option<Vec<f32>>, HparamsError> {
+        let key = reader.key(suffix);
+        let Some(limits) = reader.metadata.f32s(&key)? else {
+            return Ok(None);
+        };
+        if let Some(&found) = limits.iter().find(|limit| !(**limit >= 0.0)) {
+            return Err(HparamsError::NotPositive { key, found });
+        }
+        match limits.len() >= n_block as usize {
+            true => Ok(Some(limits.to_vec())),
+            false => Err(HparamsError::PerLayer {
+                key,
+                found: limits.len(),
+                expected: n_block,
+            }),
+        }
+    };
+    let none = || vec![0.0; n_block as usize];
+    let experts = read(keys::SWIGLU_CLAMP_EXP)?.unwrap_or_else(none);
+    let shared = read(keys::SWIGLU_CLAMP_SHEXP)?.unwrap_or_else(|| experts.clone());
+    Ok(experts
+        .into_iter()
+        .zip(shared)
+        .map(<[f32; 2]>::from)
+        .collect())
 }
 
 const N_LORA_Q: Dim = |h| h.compressed.n_lora_q;

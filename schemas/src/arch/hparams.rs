@@ -664,35 +664,6 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// Reads the limits of the activations of experts and shared experts of each block; 0 for no limit.
-    pub(super) fn limits(&self, n_block: u32) -> Result<Vec<[f32; 2]>, HparamsError> {
-        let read = |suffix: &str| -> Result<Option<Vec<f32>>, HparamsError> {
-            let key = self.key(suffix);
-            let Some(limits) = self.metadata.f32s(&key)? else {
-                return Ok(None);
-            };
-            if let Some(&found) = limits.iter().find(|limit| !(**limit >= 0.0)) {
-                return Err(HparamsError::NotPositive { key, found });
-            }
-            match limits.len() >= n_block as usize {
-                true => Ok(Some(limits.to_vec())),
-                false => Err(HparamsError::PerLayer {
-                    key,
-                    found: limits.len(),
-                    expected: n_block,
-                }),
-            }
-        };
-        let none = || vec![0.0; n_block as usize];
-        let experts = read(keys::SWIGLU_CLAMP_EXP)?.unwrap_or_else(none);
-        let shared = read(keys::SWIGLU_CLAMP_SHEXP)?.unwrap_or_else(|| experts.clone());
-        Ok(experts
-            .into_iter()
-            .zip(shared)
-            .map(<[f32; 2]>::from)
-            .collect())
-    }
-
     fn ssm(&self) -> Result<Ssm, HparamsError> {
         let ssm = Ssm {
             conv_kernel: self.within(keys::SSM_CONV_KERNEL, 2, 64)?,
