@@ -7,7 +7,7 @@ use kernels::types::codecs;
 use quantize::FType;
 use runner::speculate::SpecType;
 use schemas::arch::heads::{self, Drafting};
-use schemas::arch::{ArchSpec, Numbering, converted, is_only_converted};
+use schemas::arch::{ArchSpec, Numbering, all};
 
 use crate::util::root;
 
@@ -64,7 +64,7 @@ fn architectures_are_those_of_the_code() {
             panic!("{row:?}");
         };
         assert!(found.insert(arch.to_owned()), "{arch} twice");
-        let Some(spec) = converted().find(|spec| spec.name == arch) else {
+        let Some(spec) = all().find(|spec| spec.name == arch) else {
             let head = heads::find(arch).unwrap_or_else(|| panic!("{arch} is in no table"));
             assert_ne!(head.drafting, Drafting::Here);
             assert_eq!(
@@ -81,15 +81,13 @@ fn architectures_are_those_of_the_code() {
         let expected: BTreeSet<&str> = spec.hf_classes.iter().copied().collect();
         assert_eq!(classes, expected, "{arch}");
         assert_eq!(convert, "yes", "{arch}");
-        let runs = !is_only_converted(arch);
         let expected = match &spec.mtp {
             None => "no head",
-            Some(_) if runs && has_chained_heads(spec) => "MTP, chained",
+            Some(_) if has_chained_heads(spec) => "MTP, chained",
             Some(_) => "MTP",
         };
         assert_eq!(surgery, expected, "{arch}");
         let expected = match (spec.is_draft(), &spec.mtp) {
-            _ if !runs => "no",
             (true, _) => "as a draft",
             (false, Some(_)) => "yes, with MTP",
             (false, None) => "yes",
@@ -98,7 +96,7 @@ fn architectures_are_those_of_the_code() {
         assert_eq!(described, expected, "{arch}");
     }
     let with_heads = heads::heads().map(|head| head.arch);
-    let expected = converted().map(|spec| spec.name).chain(with_heads);
+    let expected = all().map(|spec| spec.name).chain(with_heads);
     let expected: BTreeSet<String> = expected.map(str::to_owned).collect();
     assert_eq!(found, expected);
 }

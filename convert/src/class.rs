@@ -8,7 +8,7 @@ use crate::hf_config::HfConfig;
 
 /// Class names of the checkpoints that can be converted.
 pub fn supported_classes() -> impl Iterator<Item = &'static str> {
-    let converted = table::converted().filter(|arch| arch::of(arch).is_some());
+    let converted = table::all().filter(|arch| arch::of(arch).is_some());
     converted.flat_map(|arch| {
         // Several architectures may share a class.
         let is_first = |class: &&str| {
@@ -22,7 +22,7 @@ pub fn supported_classes() -> impl Iterator<Item = &'static str> {
 /// Returns the architecture of a checkpoint: its tensors and its conversion.
 pub(crate) fn find_arch(config: &HfConfig) -> Result<(&'static ArchSpec, &'static HfArch), Error> {
     let found = config.class()?;
-    for class in table::converted().filter(|arch| arch.hf_classes.contains(&found.as_str())) {
+    for class in table::all().filter(|arch| arch.hf_classes.contains(&found.as_str())) {
         let arch = eagle3::arch_of(config, class)?;
         if let Some(hf_arch) = arch::of(arch).filter(|hf_arch| (hf_arch.matches)(config)) {
             return Ok((arch, hf_arch));

@@ -79,13 +79,9 @@ fn sidecar(plan: &Plan) -> Option<String> {
 /// Describes a model that cannot run here, but whose head can be changed.
 fn stored(plan: &Plan, head: HeadSpec) -> String {
     let arch = head.arch;
-    let support = match arch::is_only_converted(arch) {
-        true => "is converted, but not run",
-        false => "is not supported",
-    };
     if head_blocks(plan).is_empty() {
         return format!(
-            "architecture {arch} {support}, so layers and tensors were not checked. The file has no \
+            "architecture {arch} is not supported, so layers and tensors were not checked. The file has no \
              MTP head, and graft-mtp can add one. {ANY}"
         );
     }
@@ -94,7 +90,7 @@ fn stored(plan: &Plan, head: HeadSpec) -> String {
         Drafting::Nothing => "llama.cpp stores it, but does not draft with it",
     };
     format!(
-        "architecture {arch} {support}, so only the MTP head was checked. split-mtp, graft-mtp, \
+        "architecture {arch} is not supported, so only the MTP head was checked. split-mtp, graft-mtp, \
          replace-mtp, requantize-mtp and repair-mtp accept it; {drafting}. {ANY}"
     )
 }

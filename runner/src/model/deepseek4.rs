@@ -372,9 +372,10 @@ impl<B: Backend> DeepSeek4<B> {
         while start < keys.len() {
             let mut parts: Vec<GatheredRows> = Vec::new();
             let mut to = 0;
-            for query in start..keys.len() {
-                let first = self.shape.visible(&keys[query]);
-                let mut second = places.visible[query].clone();
+            let visible = keys.iter().zip(&places.visible).enumerate();
+            for (query, (keys, compressed)) in visible.skip(start) {
+                let first = self.shape.visible(keys);
+                let mut second = compressed.clone();
                 if let Some(n_chosen) = n_chosen {
                     second.end = second.end.min(second.start.saturating_add(n_chosen));
                 }

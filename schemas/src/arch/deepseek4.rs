@@ -149,7 +149,7 @@ fn limits(reader: &Reader<'_>, n_block: u32) -> Result<Vec<[f32; 2]>, HparamsErr
         let Some(limits) = reader.metadata.f32s(&key)? else {
             return Ok(None);
         };
-        if let Some(&found) = limits.iter().find(|limit| !(**limit >= 0.0)) {
+        if let Some(&found) = limits.iter().find(|limit| limit.is_nan() || **limit < 0.0) {
             return Err(HparamsError::NotPositive { key, found });
         }
         match limits.len() >= n_block as usize {
@@ -214,7 +214,7 @@ const CHOSEN_EXPERTS: Dim = |h| {
 };
 
 /// GGUF names of the mixer of the streams before the output. A sidecar has that of its head in the place of the trunk's.
-pub(super) const MIXER: &[&str] = &[
+const MIXER: &[&str] = &[
     "output_hc_fn.weight",
     "output_hc_base.weight",
     "output_hc_scale.weight",

@@ -5,7 +5,6 @@
 //! by the names of their tensors. Shapes are compared with those of the trunk's layers, so a file of
 //! an architecture without forward pass and hyperparameters can be changed all the same.
 
-use super::deepseek4::MIXER;
 use super::nextn::{
     EH_PROJ, EMBED_TOKENS, ENORM, HNORM, HeadShape, HeadTensor, LAYER_OUTPUT_NORM,
     SHARED_HEAD_HEAD, SHARED_HEAD_NORM, head_tensors,
@@ -82,16 +81,19 @@ pub fn find(arch: &str) -> Option<HeadSpec> {
 
 /// Returns all entries: first those of architectures that models run.
 pub fn heads() -> impl Iterator<Item = HeadSpec> {
-    let run = all()
-        .filter(|arch| arch.mtp.is_some())
-        .map(|arch| HeadSpec {
+    let run = all().filter_map(|arch| {
+        let mixers = arch.mtp.as_ref()?.own_ends;
+        Some(HeadSpec {
             arch: arch.name,
             drafting: Drafting::Here,
-            max_heads: None,
+            // A file has room for the mixers of one head.
+            max_heads: (!mixers.is_empty()).then_some(1),
             uneven: arch.blocks.head_counts,
+            mixers,
             tensors: Tensors::Of(arch),
             ..HeadSpec::LISTED
-        });
+        })
+    });
     run.chain(LISTED.iter().copied())
 }
 
@@ -223,16 +225,7 @@ const OPTIONAL_SHARED_EXPERT: &[HeadTensor] = &[
     optional("ffn_down_shexp.weight"),
 ];
 
-/// Hyper-connections with a matrix, a bias and a scale.
-const CONNECTIONS: &[HeadTensor] = &[
-    layer("hc_attn_fn.weight"),
-    layer("hc_attn_base.weight"),
-    layer("hc_attn_scale.weight"),
-    layer("hc_ffn_fn.weight"),
-    layer("hc_ffn_base.weight"),
-    layer("hc_ffn_scale.weight"),
-];
-/// Hyper-connections of low rank.
+// Hyper-connections of low rank.
 const LOW_RANK_CONNECTIONS: &[HeadTensor] = &[
     layer("hc_attn_norm.weight"),
     layer("hc_attn_down.weight"),
@@ -246,30 +239,6 @@ const LOW_RANK_CONNECTIONS: &[HeadTensor] = &[
 
 /// Architectures whose heads can be changed, but not run.
 static LISTED: &[HeadSpec] = &[
-    HeadSpec {
-        arch: "deepseek4",
-        mixers: MIXER,
-        tensors: Tensors::Listed(&[
-            FUSION,
-            OWN_OR_SHARED,
-            &[
-                layer("attn_norm.weight"),
-                layer("attn_sinks.weight"),
-                layer("attn_kv.weight"),
-                layer("attn_kv_a_norm.weight"),
-                layer("attn_output_a.weight"),
-                layer("attn_output_b.weight"),
-            ],
-            LOW_RANK_QUERY,
-            CONNECTIONS,
-            FFN_NORM,
-            EXPERTS,
-            // Layers that choose experts by a hash of the token have no bias; heads do not.
-            CHOICE_BIAS,
-            SHARED_EXPERT,
-        ]),
-        ..HeadSpec::LISTED
-    },
     HeadSpec {
         arch: "deepseek32",
         tensors: Tensors::Listed(&[
@@ -451,7 +420,6 @@ static LISTED: &[HeadSpec] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::super::CONVERTED;
     use super::*;
 
     /// An architecture is listed once, and not if its own description has its heads.
@@ -463,19 +431,6 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), n_names);
-    }
-
-    /// The heads of architectures that are only converted have the tensors of their descriptions.
-    #[test]
-    fn heads_of_converted_models_are_listed() {
-        for arch in CONVERTED.iter().filter(|arch| arch.mtp.is_some()) {
-            let listed = find(arch.name).expect("is listed").tensors();
-            for tensor in head_tensors(arch).filter(|tensor| tensor.need == Need::Required) {
-                let name = tensor.name;
-                let is_listed = listed.iter().any(|other| other.name == name);
-                assert!(is_listed, "{}: {name}", arch.name);
-            }
-        }
     }
 
     /// No head has a tensor twice, and every alternative is one of its tensors.

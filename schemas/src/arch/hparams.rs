@@ -137,7 +137,7 @@ pub enum Gating {
     Softmax,
     /// Sigmoid of each expert.
     Sigmoid,
-    /// Square root of the softplus of each expert, in models that are converted, but not run.
+    /// Square root of the softplus of each expert.
     SqrtSoftplus,
 }
 

@@ -76,25 +76,12 @@ pub static ARCHS: &[ArchSpec] = &[
 /// All architectures of draft models that read the hidden states of a target.
 pub static DRAFTS: &[ArchSpec] = &[eagle3::EAGLE3, dflash::DFLASH, gemma4::GEMMA4_ASSISTANT];
 
-/// All architectures that are converted, but not run.
-pub static CONVERTED: &[ArchSpec] = &[];
-
 /// DSpark drafts of DeepSeek V4, which are converted, but not run. Their files have the architecture `dflash`, so no list has them.
 pub static DEEPSEEK4_DSPARK: &ArchSpec = &deepseek4::DSPARK;
 
-/// Returns all architectures that run: of complete models, then of drafts.
+/// Returns all architectures: of complete models, then of drafts.
 pub fn all() -> impl Iterator<Item = &'static ArchSpec> {
     ARCHS.iter().chain(DRAFTS)
-}
-
-/// Returns all architectures that are converted: those that run, then the others.
-pub fn converted() -> impl Iterator<Item = &'static ArchSpec> {
-    all().chain(CONVERTED)
-}
-
-/// Checks whether models of the architecture with this `general.architecture` are converted, but not run.
-pub fn is_only_converted(name: &str) -> bool {
-    CONVERTED.iter().any(|arch| arch.name == name)
 }
 
 /// Returns the architecture with this `general.architecture`, if its models run.
@@ -105,7 +92,6 @@ pub fn by_name(name: &str) -> Option<&'static ArchSpec> {
 /// Returns the architecture of a file, if its models run.
 fn of_file(metadata: &Metadata) -> Result<&'static ArchSpec, HparamsError> {
     let name = metadata.need_str(keys::ARCHITECTURE)?;
-    let found = name.to_owned();
     match by_name(name) {
         // A DSpark draft of DeepSeek V4.
         Some(arch) if arch.is_draft() && has_streams(metadata, name) => {
@@ -113,14 +99,16 @@ fn of_file(metadata: &Metadata) -> Result<&'static ArchSpec, HparamsError> {
             Err(HparamsError::OnlyConverted { found })
         }
         Some(arch) => Ok(arch),
-        None if is_only_converted(name) => Err(HparamsError::OnlyConverted { found }),
-        None => Err(HparamsError::UnknownArch { found }),
+        None => {
+            let found = name.to_owned();
+            Err(HparamsError::UnknownArch { found })
+        }
     }
 }
 
 /// Returns the architecture that an HF class name is converted to.
 pub fn by_hf_class(class: &str) -> Option<&'static ArchSpec> {
-    converted().find(|arch| arch.hf_classes.contains(&class))
+    all().find(|arch| arch.hf_classes.contains(&class))
 }
 
 /// Returns the names of all architectures that run, for messages.
