@@ -48,7 +48,7 @@ fn names(cell: &str) -> Vec<&str> {
 /// True if the heads of an architecture are several, one for each token of a draft.
 fn has_chained_heads(arch: &ArchSpec) -> bool {
     let head = arch.mtp.as_ref();
-    head.is_some_and(|head| head.numbering == Numbering::Zero)
+    head.is_some_and(|head| head.numbering == Numbering::Zero && head.own_ends.is_empty())
         || arch.blocks.head_counts && !arch.blocks.single_part
 }
 
