@@ -48,10 +48,10 @@ static ARCHS: &[HfArch] = &[
     mimo2::MIMO2,
     nemotron_h::NEMOTRON_H,
     nemotron_h::NEMOTRON_H_MOE,
+    deepseek4::DEEPSEEK4,
     eagle3::EAGLE3,
     dflash::DFLASH,
     gemma4::GEMMA4_ASSISTANT,
-    deepseek4::DEEPSEEK4,
 ];
 
 /// Returns the conversion of an architecture; `None` if it is not in the list.

@@ -89,7 +89,7 @@ fn configs_are_checked() {
             "hc_mult",
             json!(0),
             Inline,
-            "key deepseek4.hyper_connection.count: 0, expected 1 to 65536",
+            "key deepseek4.hyper_connection.count: 0, expected 1 to 16",
         ),
         (
             "n_routed_experts",
