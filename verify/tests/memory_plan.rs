@@ -14,7 +14,7 @@ use runner::model_files::{DraftFiles, Files};
 use runner::run_config::RunConfig;
 use runner::sample::{SampleConfig, Sampler};
 use runner::speculate::{DecodeConfig, DraftConfig, Request, SpecType};
-use schemas::arch::ROPE_FREQS;
+use schemas::arch::{ROPE_FREQS, TOKEN_EXPERTS};
 use schemas::gguf::{Output, Plan, WriteConfig, write};
 use schemas::report::PlanPart;
 use schemas::vocab::D2T;
@@ -72,7 +72,12 @@ fn allocations_equal_the_plan() {
             let tensors = eagle3.tensors.iter().chain(&block.tensors);
             let tensors = tensors.chain(&target.tensors);
             // Read at load as numbers, not as weights of the backend.
-            let ends = ["_conv_base", ROPE_FREQS, "layer_output_scale.weight"];
+            let ends = [
+                "_conv_base",
+                ROPE_FREQS,
+                "layer_output_scale.weight",
+                TOKEN_EXPERTS,
+            ];
             let is_on_host = |name: &str| name == D2T || ends.iter().any(|end| name.ends_with(end));
             let on_host = tensors.filter(|tensor| is_on_host(&tensor.name));
             let host_bytes: u64 = on_host.map(|tensor| tensor.size_bytes).sum();

@@ -6,6 +6,8 @@
 //! like those of a sequence. llama.cpp multiplies the indexer's queries and keys by a Hadamard matrix, which changes
 //! scores only by rounding, so it is left out here.
 
+use std::mem;
+
 use kernels::backend::{
     AttentionInput, AttentionShape, Backend, CacheShape, CacheType, CompressionInput,
     CompressionShape, ExpertInput, GatheredRows, IndexerInput, IndexerShape, KeyRows, Rope,
@@ -88,6 +90,9 @@ pub(super) struct CompressedScratch<M: Memory> {
     /// Rows that tokens attend to, one token after another.
     gathered: M::Cache,
     n_gathered: usize,
+    /// Rows of the tokens that attend at the same time, and their places in `gathered`.
+    parts: Vec<GatheredRows>,
+    gathered_rows: Vec<KeyRows>,
     /// Output of the groups: (n, n_group, n_lora_out)
     low_rank_out: M::Floats,
     /// Routes of every row to all groups: (n, n_group)
@@ -146,6 +151,8 @@ impl<M: Memory> CompressedScratch<M> {
                 },
             }),
             n_gathered,
+            parts: Vec::new(),
+            gathered_rows: Vec::new(),
             low_rank_out: rows(own.n_group * own.n_lora_out),
             groups: memory.expert_routes(n_batch, own.n_group as usize),
         }
@@ -368,9 +375,12 @@ impl<B: Backend> DeepSeek4<B> {
             window: None,
             ..self.shape
         };
+        // Taken out of the scratch buffers, so that they can be read while others are written.
+        let mut parts = mem::take(&mut s.compressed.parts);
+        let mut gathered = mem::take(&mut s.compressed.gathered_rows);
         let mut start = 0;
         while start < keys.len() {
-            let mut parts: Vec<GatheredRows> = Vec::new();
+            parts.clear();
             let mut to = 0;
             let visible = keys.iter().zip(&places.visible).enumerate();
             for (query, (keys, compressed)) in visible.skip(start) {
@@ -397,7 +407,8 @@ impl<B: Backend> DeepSeek4<B> {
             let chosen = n_chosen.map(|_| (&c.chosen, c.n_chosen));
             let sources = [&caches.kv.k, &caches.main.cache];
             backend.gather_cached(sources, chosen, &parts, &mut c.gathered);
-            let gathered: Vec<KeyRows> = parts.iter().map(GatheredRows::gathered).collect();
+            gathered.clear();
+            gathered.extend(parts.iter().map(GatheredRows::gathered));
             let whole = n == keys.len();
             if !whole {
                 backend.copy_rows(&s.q, start, &mut s.q_raw, 0, width, n);
@@ -417,6 +428,7 @@ impl<B: Backend> DeepSeek4<B> {
             }
             start += n;
         }
+        (s.compressed.parts, s.compressed.gathered_rows) = (parts, gathered);
     }
 }
 

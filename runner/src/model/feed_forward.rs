@@ -400,11 +400,10 @@ impl<B: Backend> Experts<B> {
             // An embedding has the experts of the first token.
             let row = |&token: &u32| if token == NO_TOKEN { 0 } else { token as usize };
             let experts = tokens.iter().map(row);
-            let experts: Vec<u32> = experts
-                .flat_map(|row| &table[row * n_used..][..n_used])
-                .copied()
-                .collect();
-            return backend.route_to(&e.logits, &experts, &self.routing, n, &mut e.routes);
+            e.given.clear();
+            e.given
+                .extend(experts.flat_map(|row| &table[row * n_used..][..n_used]));
+            return backend.route_to(&e.logits, &e.given, &self.routing, n, &mut e.routes);
         }
         let bias = self.bias.as_ref();
         backend.route(&e.logits, bias, &self.routing, n, &mut e.routes);

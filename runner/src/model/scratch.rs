@@ -105,6 +105,8 @@ pub(super) struct ClusterScratch<M: Memory> {
 pub(super) struct ExpertScratch<M: Memory> {
     /// The router's output: (n, n_expert)
     pub(super) logits: M::Floats,
+    /// Experts of each token in layers that have a table of them: (n, n_used)
+    pub(super) given: Vec<u32>,
     /// Experts chosen by each token: (n, n_used)
     pub(super) routes: M::Routes,
     /// (n, n_used, n_ff)
@@ -195,6 +197,7 @@ impl<M: Memory> Scratch<M> {
             ffn_out: rows(hparams.n_embd),
             experts: ExpertScratch {
                 logits: rows(experts.n_expert),
+                given: Vec::new(),
                 routes: memory.expert_routes(n_batch, n_used as usize),
                 gate: rows(n_used * experts.n_ff),
                 up: rows(n_used * experts.n_ff),

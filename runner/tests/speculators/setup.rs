@@ -15,6 +15,7 @@ use runner::speculate::{
     NgramCache, NgramMapConfig, NgramMaps, NgramMod, NgramModConfig, NgramSimple, Policy, Proof,
     Request, SpecType, Speculator, Stop, TextConfig, TranslatedDraft, Values, eagle3, mtp,
 };
+use schemas::arch::Hparams;
 use schemas::gguf::Plan;
 use schemas::vocab::{Translation, VocabMap, Vocabulary};
 
@@ -171,6 +172,10 @@ impl<B: Backend> Family<B> {
 
     pub(crate) fn name(&self) -> &str {
         self.plan.metadata.need_str("general.architecture").unwrap()
+    }
+
+    pub(crate) fn hparams(&self) -> Hparams {
+        Hparams::from_plan(&self.plan).unwrap()
     }
 
     /// Returns all speculators for the model.
