@@ -155,6 +155,15 @@ impl Weight {
         })
     }
 
+    /// All elements in `f32`, decoded to an arena if necessary.
+    pub(crate) fn decoded<'a>(&'a self, arena: &'a Arena) -> &'a [f32] {
+        self.as_f32().unwrap_or_else(|| {
+            let elements = arena.filled(0.0, self.n_rows * self.n_cols);
+            self.dequantize(self.bytes(), elements);
+            elements
+        })
+    }
+
     /// All elements in `f32`.
     pub(crate) fn to_f32(&self) -> Cow<'_, [f32]> {
         self.as_f32().map_or_else(

@@ -101,11 +101,7 @@ fn parts_of_images_have_coordinates() {
         };
         let images = placed(&image);
         let mut plain = family.driver(Vec::new(), Policy::First, 1, 3);
-        if Hparams::from_plan(&family.plan)
-            .unwrap()
-            .rope_sections
-            .is_none()
-        {
+        if family.hparams().rope_sections.is_none() {
             let result = crate::setup::endless(0.0, |config| plain.join(0, 0, &images[0], config));
             let found = result.unwrap_err().to_string();
             assert!(found.contains("positions with one coordinate"), "{found}");

@@ -20,7 +20,6 @@ impl CompressionOp for Cpu {
         sources: &[SourceRow],
         out: &mut Buffer,
     ) {
-        let ape = input.ape.to_f32();
         let input = &input;
         let groups = sources.chunks_exact(shape.n_source());
         let tasks = groups.zip(out.chunks_exact_mut(shape.dim));
@@ -28,7 +27,6 @@ impl CompressionOp for Cpu {
         self.run(work, tasks, |(sources, out)| Compress {
             shape,
             input,
-            ape: &ape,
             sources,
             out,
         });
@@ -90,7 +88,6 @@ impl CompressionOp for Cpu {
 struct Compress<'a> {
     shape: &'a CompressionShape,
     input: &'a CompressionInput<'a, Cpu>,
-    ape: &'a [f32],
     sources: &'a [SourceRow],
     out: &'a mut [f32],
 }
@@ -98,7 +95,7 @@ struct Compress<'a> {
 impl Compress<'_> {
     /// Returns the values, the scores and what is added to them, of a source; `None` if it is missing.
     #[inline(always)]
-    fn source(&self, i: usize) -> Option<[&[f32]; 3]> {
+    fn source<'s>(&'s self, i: usize, ape: &'s [f32]) -> Option<[&'s [f32]; 3]> {
         let (width, dim, ratio) = (self.shape.width(), self.shape.dim, self.shape.ratio);
         // The second half of the sources are those of the group itself.
         let first = i / ratio * dim;
@@ -112,7 +109,7 @@ impl Compress<'_> {
                 self.input.kept[2 * slot * width..][..2 * width].split_at(width)
             }
         };
-        let ape = &self.ape[i % ratio * width..][..width];
+        let ape = &ape[i % ratio * width..][..width];
         Some([kv, gate, ape].map(|row| &row[first..first + dim]))
     }
 }
@@ -121,12 +118,13 @@ impl Kernel for Compress<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let arena = Arena::new();
+        let ape = self.input.ape.decoded(&arena);
         let dim = self.shape.dim;
         let largest = arena.filled(f32::NEG_INFINITY, dim);
         let sums = arena.filled(0.0, dim);
         let totals = arena.filled(0.0, dim);
         for i in 0..self.sources.len() {
-            let Some([_, gate, ape]) = self.source(i) else {
+            let Some([_, gate, ape]) = self.source(i, ape) else {
                 continue;
             };
             for ((largest, &gate), &ape) in largest.iter_mut().zip(gate).zip(ape) {
@@ -135,7 +133,7 @@ impl Kernel for Compress<'_> {
             }
         }
         for i in 0..self.sources.len() {
-            let Some([kv, gate, ape]) = self.source(i) else {
+            let Some([kv, gate, ape]) = self.source(i, ape) else {
                 continue;
             };
             let scores = kv.iter().zip(gate.iter().zip(ape)).zip(&*largest);
