@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-pub(crate) const CHECKPOINTS: [&str; 27] = [
+pub(crate) const CHECKPOINTS: [&str; 28] = [
     "deepseek2",
     "deepseek2-lite",
+    "deepseek4",
     "gemma3",
     "gemma4",
     "gemma4moe",
@@ -79,7 +80,7 @@ pub(crate) fn comma_separated(value: &Value) -> String {
 /// Converts the checkpoint to F32. Other tests multiply quantized checkpoints without dequantizing them.
 pub(crate) fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
     let file = dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"]);
-    if checkpoint != "gpt-oss" {
+    if !["deepseek4", "gpt-oss"].contains(&checkpoint) {
         return file;
     }
     let decoded = dir.join("decoded.gguf");

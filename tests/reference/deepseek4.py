@@ -8,7 +8,6 @@ llama.cpp's converter reads without transformers. It embeds a chat template of i
 """
 
 import json
-import json
 import logging
 import os
 import shutil
@@ -17,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import checkpoints
@@ -230,8 +230,7 @@ def make(name):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    if name != "deepseek4-dspark":
-        tokenizer(folder)
+    encode = None if name == "deepseek4-dspark" else tokenizer(folder)
     config, is_fp8 = CONFIGS[name], name != "deepseek4-bf16"
     if name == "deepseek4-dspark":
         write_json(folder / "config.json", config)
@@ -242,8 +241,12 @@ def make(name):
     write_json(folder / "config.json", config)
     store(folder, Checkpoint(name, config, is_fp8).build(), 1 if is_fp8 else 2)
     goldens(name, folder, dict(pre="deepseek-v3", modes=MTP_MODES if is_fp8 else {}))
+    if name == "deepseek4":
+        spec = dict(prompt=checkpoints.TEXT[:2000], n_prompt=300)
+        checkpoints.logits(name, folder, encode, trunk(folder), spec)
 
 
+# Parts of names in checkpoints and in transformers, in the order in which they are replaced.
 RENAMED = [
     (".attn.indexer.compressor.", ".attn.compressor.indexer."), (".attn.indexer.", ".attn.compressor.indexer."),
     (".indexer.weights_proj.", ".indexer.scorer.weights_proj."), (".indexer.wq_b.", ".indexer.q_b_proj."),
@@ -254,12 +257,14 @@ RENAMED = [
     (".q_norm.", ".q_a_norm."), (".wkv.", ".kv_proj."), (".wgate.", ".gate_proj."), (".wo_a.", ".o_a_proj."),
     (".wo_b.", ".o_b_proj."), (".gate.bias", ".gate.e_score_correction_bias"), (".shared_experts.w1.", ".shared_experts.gate_proj."),
     (".shared_experts.w2.", ".shared_experts.down_proj."), (".shared_experts.w3.", ".shared_experts.up_proj.")]
-Q8_0 = quants.GGMLQuantizationType.Q8_0
 FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 
 def decode(stored):
-    """All tensors in single precision."""
+    """All tensors in single precision, rounded as the converter rounds them."""
+    # In the folder of llama.cpp.
+    from gguf import GGMLQuantizationType, quants
+    q8_0 = GGMLQuantizationType.Q8_0
     tensors = {}
     for name, value in stored.items():
         if name.endswith(".scale"):
@@ -276,8 +281,7 @@ def decode(stored):
             factor = torch.exp2(scale.view(torch.uint8).float() - 127)
             factor = factor.repeat_interleave(128, dim=0).repeat_interleave(128, dim=1)
             numbers = value.float() * factor[:value.shape[0], :value.shape[1]]
-            # As the converter stores them.
-            rounded = quants.dequantize(quants.quantize(numbers.numpy(), Q8_0), Q8_0)
+            rounded = quants.dequantize(quants.quantize(numbers.numpy(), q8_0), q8_0)
             tensors[name] = torch.from_numpy(rounded)
         else:
             tensors[name] = value.float()
@@ -294,8 +298,8 @@ def trunk(folder):
     """The model without its head, with the names of transformers."""
     fields = json.loads((folder / "config.json").read_text())
     fields.pop("quantization_config", None)
-    config = DeepseekV4Config(**fields)
-    model = DeepseekV4ForCausalLM(config).float()
+    config = transformers.DeepseekV4Config(**fields)
+    model = transformers.DeepseekV4ForCausalLM(config).float()
     tensors = decode(load_file(folder / "model.safetensors"))
     state, experts = {}, {}
     for name, value in tensors.items():
