@@ -310,3 +310,73 @@ impl<B: Backend> CompressedKv<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows that a group reads are those of its positions, after runs of any length and rollbacks to any position.
+    #[test]
+    fn kept_rows_are_those_of_the_text() {
+        for (ratio, overlaps) in [(4, true), (128, false)] {
+            let groups = Groups {
+                ratio,
+                overlaps,
+                n_ctx: 1000,
+                n_rollback: 5,
+            };
+            let n_source = groups.n_needed() + 1;
+            let mut slots = vec![None; groups.n_slot()];
+            // Every evaluated token has a number of its own.
+            let (mut text, mut numbers) = (Vec::new(), 0..);
+            let (mut oldest, mut n_groups, mut lens) = (0, 0, Vec::new());
+            let moves = [
+                (300, 2),
+                (1, 1),
+                (40, 70),
+                (7, 5),
+                (270, 15),
+                (9, 3),
+                (400, 390),
+                (80, 600),
+                (600, 5),
+                (130, 5),
+            ];
+            for (n, n_back) in moves {
+                let len = text.len() as u32;
+                let mut places = GroupPlaces::default();
+                let rows = 0..n;
+                groups.place(&Run { seq: 0, rows }, [0, len], &mut places);
+                text.extend(numbers.by_ref().take(n));
+                let of_groups = places.sources.chunks_exact(n_source as usize);
+                for (&first, sources) in places.positions.iter().zip(of_groups) {
+                    let positions = i64::from(first + ratio) - i64::from(n_source)..;
+                    for (position, source) in positions.zip(sources) {
+                        let found: Option<i32> = match *source {
+                            SourceRow::Missing => None,
+                            SourceRow::Batch(row) => Some(text[len as usize + row]),
+                            SourceRow::Kept(slot) => slots[slot],
+                        };
+                        let position = usize::try_from(position).ok();
+                        assert_eq!(found, position.map(|position| text[position]));
+                    }
+                    n_groups += 1;
+                }
+                for &(row, slot) in &places.pairs {
+                    slots[slot] = Some(text[len as usize + row]);
+                }
+                let end = text.len() as u32;
+                oldest = groups.oldest(end).max(oldest);
+                let wanted = end.saturating_sub(n_back);
+                let left = nearest(&[(groups, oldest)], 0, wanted).unwrap_or(0);
+                assert!(n_back > 5 || left == wanted, "{n_back} of {end}");
+                oldest = left.min(oldest);
+                lens.push((wanted, left));
+                text.truncate(left as usize);
+            }
+            assert!(n_groups > 0);
+            let returns = |(wanted, left): &(u32, u32)| left < wanted && *left > 0;
+            assert!(lens.iter().any(returns), "{lens:?}");
+        }
+    }
+}

@@ -362,7 +362,7 @@ impl<B: Backend> Cache<B> {
                 false => compressed::nearest(&state.groups, state.start, len),
             };
             match left {
-                Some(left) => state.len = left,
+                Some(left) => state.end_at(left),
                 None => state.restart(state.start),
             }
         }
@@ -394,7 +394,7 @@ impl<B: Backend> Cache<B> {
             return;
         };
         copy.groups.clone_from(&source.groups);
-        copy.len = held;
+        copy.end_at(held);
         let row = |seq: SeqId, position: u32| seq * n_ctx + position as usize;
         for layer in &mut self.layers {
             match layer {
@@ -426,6 +426,13 @@ impl SeqState {
             groups: groups.iter().map(|&groups| (groups, 0)).collect(),
             ..SeqState::default()
         }
+    }
+
+    /// Drops the positions from `len` on. Rows of later ones are stored from there.
+    fn end_at(&mut self, len: u32) {
+        self.len = len;
+        let oldest = self.groups.iter_mut().map(|(_, oldest)| oldest);
+        oldest.for_each(|oldest| *oldest = len.min(*oldest));
     }
 
     fn restart(&mut self, at: u32) {
