@@ -23,9 +23,9 @@ use super::feed_forward::{Activation, FeedForward, Style};
 use super::matrix::{Matrix, MatrixStack};
 use super::rope::rope;
 use super::scratch::ScratchShape;
-use super::streams::{Mixer, unweighted_norm};
+use super::streams::Mixer;
 use super::weights::Weights;
-use super::{Layer, Pass, Scratch};
+use super::{Layer, Pass, Scratch, unweighted_norm};
 
 struct DeepSeek4<B: Backend> {
     attn_connection: Mixer<B>,

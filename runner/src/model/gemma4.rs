@@ -11,7 +11,7 @@ use super::feed_forward::{Activation, FeedForward, Style};
 use super::matrix::Matrix;
 use super::scratch::Scratch;
 use super::weights::Weights;
-use super::{Layer, Pass, PassInput};
+use super::{Layer, Pass, PassInput, unweighted_norm};
 
 struct Gemma4<B: Backend> {
     attn_norm: B::Weight,
@@ -149,9 +149,7 @@ impl<B: Backend> KeyValue<B> {
             None => backend.copy_rows(&s.k_raw, 0, &mut s.v, 0, dim, n_heads),
         }
         backend.rms_norm(&s.k_raw, &self.k_norm, eps, n_heads, &mut s.k);
-        // The root mean square is the Euclidean norm divided by the root of the size.
-        backend.l2_norm(&mut s.v, eps * dim as f32, dim, n_heads);
-        backend.scale(&mut s.v, (dim as f32).sqrt(), n_heads * dim);
+        unweighted_norm(backend, &mut s.v, eps, dim, n_heads);
     }
 }
 

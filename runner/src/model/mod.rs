@@ -171,6 +171,13 @@ enum Input<B: Backend> {
     },
 }
 
+/// Divides rows by their root mean square.
+fn unweighted_norm<B: Backend>(backend: &B, x: &mut B::Buffer, eps: f32, dim: usize, n: usize) {
+    // The root mean square is the Euclidean norm divided by the root of the size.
+    backend.l2_norm(x, eps * dim as f32, dim, n);
+    backend.scale(x, (dim as f32).sqrt(), n * dim);
+}
+
 /// One layer: reads and updates the residual stream, `pass.s.x`.
 trait Layer<B: Backend>: Send + Sync {
     fn forward(&self, pass: &mut Pass<'_, B>);

@@ -9,6 +9,7 @@ use crate::memory::Memory;
 
 use super::matrix::Matrix;
 use super::scratch::Scratch;
+use super::unweighted_norm;
 use super::weights::Weights;
 
 /// The weights of one mix of streams.
@@ -107,18 +108,6 @@ impl<B: Backend> Mixer<B> {
         let weights = &s.streams.weights;
         backend.scatter_streams(&self.shape, &mut s.x, &s.ffn_out, weights, n);
     }
-}
-
-/// Divides rows by their root mean square.
-pub(super) fn unweighted_norm<B: Backend>(
-    backend: &B,
-    x: &mut B::Buffer,
-    eps: f32,
-    dim: usize,
-    n: usize,
-) {
-    backend.l2_norm(x, eps * dim as f32, dim, n);
-    backend.scale(x, (dim as f32).sqrt(), n * dim);
 }
 
 /// Copies the first `n` rows of `s.x`, (n, n_embd), to all streams.
