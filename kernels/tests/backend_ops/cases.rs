@@ -1,8 +1,11 @@
 //! The list of cases, and the formulas of the operations on rows.
 
+use std::ops::Range;
+
 use kernels::backend::{
-    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, DeltaShape, Gating,
-    HeadOrder, Rope, RopeLayout, Routing, StateSpaceShape,
+    AttentionInput, AttentionShape, Backend, CacheShape, CacheType, Columns, CompressionShape,
+    DeltaShape, Gating, HeadOrder, IndexerShape, Rope, RopeLayout, Routing, StateSpaceShape,
+    StreamShape,
 };
 use kernels::cuda::Launching;
 use kernels::cuda::source::headers;
@@ -10,11 +13,14 @@ use kernels::types::{codec, codecs};
 use schemas::gguf::DType;
 
 use crate::choose::choose;
+use crate::compression::{Sizes, choose_rows, compress};
 use crate::data::{Random, dot, download, f64_row, largest, load, pick, upload, weight};
+use crate::elementwise::{add_bias, elementwise};
 use crate::emulated::Order;
-use crate::moe::{experts, heads, sigmoid_mul_rows};
+use crate::hyper_connection::hyper_connection;
+use crate::moe::{experts, heads, route_to, sigmoid_mul_rows};
 use crate::recurrent::{causal_conv, gated_delta_rule, state_space};
-use crate::{Case, Run, cuda};
+use crate::{Case, cuda};
 
 /// Allowed error relative to the terms of a sum, if the kernel only adds and multiplies: some units of
 /// 2^-24, as each of 32 lanes rounds some hundred times, up or down.
@@ -110,10 +116,18 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
         for (dtype, n) in [(DType::F32, 1), (DType::F32, 9), (DType::BF16, 5)] {
             cases.push(experts(&mut random, dtype, routing, n, with_bias));
         }
+        cases.push(route_to(&mut random, routing, 7));
     }
     for layout in [RopeLayout::Norm, RopeLayout::Neox] {
-        for (n, n_head, head_dim, n_rot) in [(1, 1, 2, 2), (5, 3, 64, 64), (9, 4, 80, 20)] {
-            cases.push(rope(&mut random, layout, n, n_head, head_dim, n_rot));
+        for (n, n_head, head_dim, first, n_rot) in [
+            (1, 1, 2, 0, 2),
+            (5, 3, 64, 0, 64),
+            (9, 4, 80, 0, 20),
+            (7, 2, 80, 60, 20),
+            (4, 3, 67, 5, 32),
+        ] {
+            let rotated = first..first + n_rot;
+            cases.push(rope(&mut random, layout, n, n_head, head_dim, rotated));
         }
     }
     for (n, n_sequence, len, n_head, n_head_kv, head_dim, window) in [
@@ -144,6 +158,49 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
                 let case = attention(&mut random, shape, element, n, n_sequence, len, sinks);
                 cases.push(case);
             }
+        }
+    }
+    for (n, ratio, dim, overlaps) in [(1, 1, 1, false), (3, 4, 33, true), (4, 128, 64, false)] {
+        let shape = CompressionShape {
+            ratio,
+            dim,
+            overlaps,
+        };
+        cases.push(compress(&mut random, n, shape));
+    }
+    for (n, n_first, n_visible, n_head, head_dim, n_chosen) in [
+        (1, 1, 1, 1, 32, 1),
+        (3, 0, 40, 2, 33, 7),
+        (5, 9, 700, 4, 64, 50),
+        (3, 2, 30, 3, 64, 64),
+    ] {
+        let (sizes, shape) = (
+            Sizes {
+                n,
+                n_first,
+                n_visible,
+            },
+            IndexerShape {
+                n_head,
+                head_dim,
+                n_chosen,
+            },
+        );
+        let fits = |t: &CacheType| head_dim.is_multiple_of(t.block_len());
+        for element in CacheType::all().filter(fits) {
+            cases.push(choose_rows(&mut random, sizes, shape, element));
+        }
+    }
+    for (n, n_stream, dim, n_iteration) in [(1, 1, 1, 1), (3, 4, 33, 20), (5, 2, 257, 3)] {
+        for n_weight in [n_stream, StreamShape::connection(n_stream)] {
+            let shape = StreamShape {
+                n_stream,
+                dim,
+                n_weight,
+                eps: 1e-6,
+                n_iteration,
+            };
+            cases.push(hyper_connection(&mut random, n, shape));
         }
     }
     for (n, len, n_channel, kernel) in [(1, 1, 1, 1), (3, 5, 33, 4), (4, 9, 257, 3)] {
@@ -371,94 +428,15 @@ fn l2_norm<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> C
     }
 }
 
-fn elementwise<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Vec<Case<B>> {
-    type Formula = fn(f64, f64) -> f64;
-    type Op<B> = fn(
-        &B,
-        &mut <B as kernels::backend::Storage>::Buffer,
-        &<B as kernels::backend::Storage>::Buffer,
-        usize,
-    );
-    let mut case = |name: &str, op: Op<B>, formula: Formula| {
-        let (x, y) = (random.rows(n, dim), random.rows(n, dim));
-        let formula = |(x, y): (&f32, &f32)| formula(f64::from(*x), f64::from(*y));
-        Case {
-            name: format!("{name} {n} x {dim}"),
-            tolerance: FUNCTION_TOLERANCE,
-            expected: x
-                .iter()
-                .zip(&y)
-                .map(|(x, y)| x.iter().zip(y).map(formula).collect())
-                .collect(),
-            run: Box::new(move |backend: &B, items: &[usize]| {
-                let mut left = upload(backend, &pick(&x, items));
-                let right = upload(backend, &pick(&y, items));
-                op(backend, &mut left, &right, items.len() * dim);
-                download(backend, &left, items.len(), dim)
-            }) as Run<B>,
-        }
-    };
-    vec![
-        case("add", B::add, |x, y| x + y),
-        case("silu_mul", B::silu_mul, |x, y| x / (1.0 + (-x).exp()) * y),
-        case("gelu_mul", B::gelu_mul, |x, y| {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
-            0.5 * x * (1.0 + inner.tanh()) * y
-        }),
-        case("clamped_silu_mul", B::clamped_silu_mul, |x, y| {
-            let x = x.min(7.0);
-            x / (1.0 + (-1.702 * x).exp()) * (y.clamp(-7.0, 7.0) + 1.0)
-        }),
-        case(
-            "relu_squared",
-            |b, x, _, len| b.relu_squared(x, len),
-            |x, _| x.max(0.0).powi(2),
-        ),
-        case(
-            "scale",
-            |b, x, _, len| b.scale(x, 1.75, len),
-            |x, _| 1.75 * x,
-        ),
-        case(
-            "softcap",
-            |b, x, _, len| b.softcap(x, 0.75, len),
-            |x, _| 0.75 * (x / 0.75).tanh(),
-        ),
-        case("sigmoid_mul", B::sigmoid_mul, |x, y| x / (1.0 + (-y).exp())),
-    ]
-}
-
-fn add_bias<B: Backend + 'static>(random: &mut Random, n: usize, dim: usize) -> Case<B> {
-    let (data, bias) = weight(random, DType::F32, 1, dim);
-    let x = random.rows(n, dim);
-    let add = |x: &Vec<f32>| {
-        let sums = x
-            .iter()
-            .zip(&bias)
-            .map(|(&x, &b)| f64::from(x) + f64::from(b));
-        sums.collect()
-    };
-    Case {
-        name: format!("add_bias {n} x {dim}"),
-        tolerance: SUM_TOLERANCE,
-        expected: x.iter().map(add).collect(),
-        run: Box::new(move |backend, items| {
-            let bias = load(backend, &data);
-            let mut x = upload(backend, &pick(&x, items));
-            backend.add_bias(&mut x, &bias, items.len());
-            download(backend, &x, items.len(), dim)
-        }),
-    }
-}
-
 fn rope<B: Backend + 'static>(
     random: &mut Random,
     layout: RopeLayout,
     n: usize,
     n_head: usize,
     head_dim: usize,
-    n_rot: usize,
+    rotated: Range<usize>,
 ) -> Case<B> {
+    let n_rot = rotated.len();
     let inv_freq: Vec<f32> = (0..n_rot / 2)
         .map(|i| 1e6f64.powf(-2.0 * i as f64 / n_rot as f64) as f32)
         .collect();
@@ -474,6 +452,7 @@ fn rope<B: Backend + 'static>(
         .map(|(x, &position)| {
             let mut x = f64_row(x);
             for head in x.chunks_mut(head_dim) {
+                let head = &mut head[rotated.clone()];
                 for (i, &inv_freq) in inv_freq.iter().enumerate() {
                     // The angle is an `f32` product, as in the reference implementations.
                     let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
@@ -492,12 +471,12 @@ fn rope<B: Backend + 'static>(
     let rope = Rope {
         layout,
         head_dim,
-        first: 0,
+        first: rotated.start,
         inv_freq,
         magnitude: magnitude as f32,
     };
     Case {
-        name: format!("rope {layout:?} {n} x {n_head} x {head_dim}, {n_rot} turned"),
+        name: format!("rope {layout:?} {n} x {n_head} x {head_dim}, {rotated:?} rotated"),
         tolerance: FUNCTION_TOLERANCE,
         expected,
         run: Box::new(move |backend, items| {

@@ -3,9 +3,12 @@
 
 mod cases;
 mod choose;
+mod compression;
 mod data;
+mod elementwise;
 #[path = "../emulated/mod.rs"]
 mod emulated;
+mod hyper_connection;
 mod joined;
 mod moe;
 mod recurrent;

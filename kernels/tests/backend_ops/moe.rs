@@ -7,8 +7,8 @@ use crate::Case;
 use crate::cases::{FUNCTION_TOLERANCE, SUM_TOLERANCE};
 use crate::data::{Random, download, f64_row, largest, load, pick, upload, weight};
 
-/// The experts of each row in order of choice, and their weights, by the formula.
-fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize, f64)> {
+/// The probabilities of all experts, by the formula.
+fn probabilities(logits: &[f32], routing: &Routing) -> Vec<f64> {
     let x = f64_row(logits);
     let sum: f64 = x.iter().map(|x| x.exp()).sum();
     let probability = |x: &f64| match routing.gating {
@@ -16,7 +16,21 @@ fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize
         Gating::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Gating::SqrtSoftplus => x.exp().ln_1p().sqrt(),
     };
-    let probabilities: Vec<f64> = x.iter().map(probability).collect();
+    x.iter().map(probability).collect()
+}
+
+/// The chosen experts with their weights.
+fn weigh(chosen: &[usize], probabilities: &[f64], routing: &Routing) -> Vec<(usize, f64)> {
+    let sum: f64 = chosen.iter().map(|&expert| probabilities[expert]).sum();
+    let divisor = if routing.normalised { sum } else { 1.0 };
+    let weight = |expert| probabilities[expert] / divisor * f64::from(routing.scale);
+    let chosen = chosen.iter().copied();
+    chosen.map(|expert| (expert, weight(expert))).collect()
+}
+
+/// The experts of each row in order of choice, and their weights, by the formula.
+fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize, f64)> {
+    let probabilities = probabilities(logits, routing);
     let mut scores = probabilities.clone();
     if let Some(bias) = bias {
         scores
@@ -39,13 +53,7 @@ fn choice(logits: &[f32], bias: Option<&[f32]>, routing: &Routing) -> Vec<(usize
         .filter(|expert| kept.contains(&(expert / group_len)))
         .take(routing.n_used)
         .collect();
-    let sum: f64 = chosen.iter().map(|&expert| probabilities[expert]).sum();
-    let divisor = if routing.normalised { sum } else { 1.0 };
-    let counts = |expert| probabilities[expert] / divisor * f64::from(routing.scale);
-    chosen
-        .into_iter()
-        .map(|expert| (expert, counts(expert)))
-        .collect()
+    weigh(&chosen, &probabilities, routing)
 }
 
 /// Routing, both kinds of expert product, and the sum: `(down_e x)` for every chosen expert, then `up_e` of
@@ -142,6 +150,54 @@ pub(crate) fn experts<B: Backend + 'static>(
             let mut out = backend.buffer(n * n_embd);
             backend.combine_experts(&routes, &outer, n_embd, n, &mut out);
             download(backend, &out, n, n_embd)
+        }),
+    }
+}
+
+/// Given experts, and the sum of their outputs.
+pub(crate) fn route_to<B: Backend + 'static>(
+    random: &mut Random,
+    routing: Routing,
+    n: usize,
+) -> Case<B> {
+    const DIM: usize = 19;
+    let Routing {
+        n_expert, n_used, ..
+    } = routing;
+    let logits = random.rows(n, n_expert);
+    let x = random.rows(n, n_used * DIM);
+    let experts: Vec<Vec<usize>> = (0..n)
+        .map(|_| {
+            let first = random.below(n_expert);
+            (0..n_used).map(|i| (first + i) % n_expert).collect()
+        })
+        .collect();
+    let formula = |row: usize| {
+        let probabilities = probabilities(&logits[row], &routing);
+        let mut out = vec![0.0; DIM];
+        let weights = weigh(&experts[row], &probabilities, &routing);
+        for (x, (_, weight)) in x[row].chunks(DIM).zip(weights) {
+            let terms = x.iter().map(|&x| f64::from(x) * weight);
+            out.iter_mut().zip(terms).for_each(|(out, x)| *out += x);
+        }
+        out
+    };
+    Case {
+        name: format!("route_to {n} rows, {routing:?}"),
+        tolerance: FUNCTION_TOLERANCE,
+        expected: (0..n).map(formula).collect(),
+        run: Box::new(move |backend, items| {
+            let n = items.len();
+            let logits = upload(backend, &pick(&logits, items));
+            let x = upload(backend, &pick(&x, items));
+            let given = items.iter().flat_map(|&i| &experts[i]);
+            let given: Vec<u32> = given.map(|&expert| expert as u32).collect();
+            let mut routes = backend.routes(n, n_used);
+            backend.route_to(&logits, &given, &routing, n, &mut routes);
+            assert_eq!(backend.download_experts(&routes, n), given);
+            let mut out = backend.buffer(n * DIM);
+            backend.combine_experts(&routes, &x, DIM, n, &mut out);
+            download(backend, &out, n, DIM)
         }),
     }
 }
