@@ -1,7 +1,8 @@
 //! Attention alone, at the shapes of small models, for every cache type: read rate of the caches while
 //! decoding, and multiply-adds per second during prefill.
 //!
-//! Threads: all, or the number in `THREADS`. The layers form a ring larger than the CPU's caches.
+//! Threads: all, or the number in `THREADS`. Queries: 1, 8 and 512, or the number in `ROWS`. The layers form a ring
+//! larger than the CPU's caches. An argument selects the cases whose names contain it, such as `"4096 keys  f16"`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -30,6 +31,13 @@ fn main() {
         ..CpuConfig::default()
     })
     .expect("some instruction set is there");
+    let rows = std::env::var("ROWS").map(|n| vec![n.parse().expect("ROWS is a number")]);
+    let rows = rows.unwrap_or_else(|_| vec![1, 8, 512]);
+    let filters = || {
+        std::env::args()
+            .skip(1)
+            .filter(|arg| !arg.starts_with("--"))
+    };
     println!("{}, {} threads", cpu.name(), cpu.threads());
     for (name, n_head, n_head_kv, head_dim) in SHAPES {
         let shape = AttentionShape {
@@ -41,9 +49,13 @@ fn main() {
         };
         for n_ctx in [512, 4096] {
             for (element_name, element) in CacheType::names() {
-                print!("{name:<16} {n_ctx:>4} keys {element_name:>4}:");
+                let case = format!("{name:<16} {n_ctx:>4} keys {element_name:>4}");
+                if !filters().all(|filter| case.contains(&filter)) {
+                    continue;
+                }
+                print!("{case}:");
                 let layers = Layers::new(&cpu, &shape, n_ctx, element);
-                for n in [1, 8, 512] {
+                for &n in &rows {
                     let seconds = layers.median_seconds(&cpu, &shape, n_ctx, n);
                     let n_key: usize = (n_ctx - n + 1..=n_ctx).sum();
                     let products = 2 * n_key * n_head * head_dim;

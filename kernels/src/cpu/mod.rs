@@ -151,11 +151,6 @@ impl Cpu {
         });
     }
 
-    /// Runs a kernel on the calling thread.
-    pub(crate) fn run_one(&self, kernel: impl Kernel) {
-        self.implementation.run(kernel);
-    }
-
     /// Number of compute threads, including the calling one.
     pub fn threads(&self) -> usize {
         1 + self.helpers.as_ref().map_or(0, Pool::len)

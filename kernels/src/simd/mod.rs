@@ -102,6 +102,22 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
         array(|i| self.sum(rows[i]))
     }
 
+    /// The largest lane of each row, by the tree of [`Simd::sum`]; each step takes the upper lane if it is larger.
+    #[inline(always)]
+    fn largest(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        array(|i| {
+            let mut lanes = [0.0; LANES];
+            self.store_partial(rows[i], &mut lanes);
+            for half in [LANES / 2, LANES / 4, LANES / 8, 2, 1] {
+                let (low, high) = lanes.split_at_mut(half);
+                for (low, high) in low.iter_mut().zip(high) {
+                    *low = if *high > *low { *high } else { *low };
+                }
+            }
+            lanes[0]
+        })
+    }
+
     /// Loads up to 32 elements, with zeros in the other lanes.
     #[inline(always)]
     fn load_partial(self, part: &[f32]) -> Self::Lanes {

@@ -89,14 +89,19 @@ impl AttentionOp for Cpu {
             v: input.v,
             task,
         });
-        let mut outs = outs.iter_mut();
+        let mut joins = Vec::new_in(&arena);
+        let mut outs = &mut outs[..];
         for parts in all.chunk_by_mut(|a, b| ptr::eq(a.queries, b.queries)) {
-            let outs = outs.by_ref().take(parts[0].queries.len());
-            self.run_one(Join {
-                states: parts.iter_mut().map(|part| &mut part.state),
-                outs: outs.flat_map(|out| out.chunks_exact_mut(shape.head_dim)),
-            });
+            let (these, later) = outs.split_at_mut(parts[0].queries.len());
+            outs = later;
+            joins.push((parts, these));
         }
+        self.run(len, joins, |(parts, outs)| Join {
+            states: parts.iter_mut().map(|part| &mut part.state),
+            outs: outs
+                .iter_mut()
+                .flat_map(|out| out.chunks_exact_mut(shape.head_dim)),
+        });
     }
 }
 
@@ -105,6 +110,9 @@ const SPAN: usize = 512;
 
 /// Query heads per task, at least those of one row: each block of keys is decoded once for all of them.
 const TASK_HEADS: usize = 48;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// [`LANES`] elements of a head, or one element of [`LANES`] keys.
 type Chunk = [f32; LANES];
@@ -262,14 +270,57 @@ struct Attend<'a, 'b> {
 struct Scratch<'a> {
     /// Queries, padded with zeros: `(heads, chunks of a head)`.
     q: &'a mut [Chunk],
-    /// Visible keys of the block, per query.
+    /// Visible keys of the block, per head.
     seen: &'a mut [Range<usize>],
+    /// All heads.
+    tiles: &'a mut [Tile],
     /// Scores per head, later the weights.
     scores: &'a mut [Chunk],
     /// Rescaling factor of earlier sums, per head.
     corrections: &'a mut [f32],
     /// A chunk of keys or values for all rows of the block.
     square: Square,
+}
+
+/// Heads whose sums fit the registers, and the keys of a block that they attend to.
+#[derive(Clone)]
+struct Tile {
+    heads: Range<usize>,
+    /// The keys that all of them attend to.
+    shared: Range<usize>,
+    /// True if they attend to no other keys.
+    is_shared: bool,
+}
+
+impl Tile {
+    /// Splits the heads into tiles of about equal size that fit the registers.
+    #[inline(always)]
+    fn split<S: Simd>(n_heads: usize) -> impl ExactSizeIterator<Item = Tile> {
+        let len = n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS));
+        (0..n_heads.div_ceil(len)).map(move |i| Tile {
+            heads: i * len..n_heads.min((i + 1) * len),
+            shared: 0..0,
+            is_shared: true,
+        })
+    }
+
+    /// Stores the keys that the heads attend to; `seen` has those of every head.
+    #[inline(always)]
+    fn see(&mut self, seen: &[Range<usize>]) {
+        let seen = &seen[self.heads.clone()];
+        let (mut start, mut end) = (0, LANES);
+        for seen in seen {
+            (start, end) = (start.max(seen.start), end.min(seen.end));
+        }
+        self.shared = start..end.max(start);
+        self.is_shared = seen.iter().all(|seen| *seen == self.shared);
+    }
+
+    /// True if the heads attend to no key of the block.
+    #[inline(always)]
+    fn sees_nothing(&self) -> bool {
+        self.is_shared && self.shared.is_empty()
+    }
 }
 
 impl Kernel for Attend<'_, '_> {
@@ -287,7 +338,8 @@ impl Kernel for Attend<'_, '_> {
         }
         let mut scratch = Scratch {
             q,
-            seen: arena.alloc_slice_fill_default(queries.len()),
+            seen: arena.alloc_slice_fill_default(n_heads),
+            tiles: arena.alloc_slice_fill_iter(Tile::split::<S>(n_heads)),
             scores: arena.filled([0.0; LANES], n_heads),
             corrections: arena.filled(1.0, n_heads),
             square: Square::ZERO,
@@ -316,14 +368,18 @@ impl Attend<'_, '_> {
         scratch: &mut Scratch<'_>,
         state: &mut State<'_>,
     ) {
-        for (seen, query) in scratch.seen.iter_mut().zip(self.task.queries) {
+        let n_group = scratch.seen.len() / self.task.queries.len();
+        let groups = scratch.seen.chunks_exact_mut(n_group);
+        for (seen, query) in groups.zip(self.task.queries) {
             let KeyRows { start, end } = query.keys;
             let (start, end) = (start.max(block), end.min(block + LANES));
-            *seen = if start < end {
-                start - block..end - block
-            } else {
-                0..0
-            };
+            seen.fill(match start < end {
+                true => start - block..end - block,
+                false => 0..0,
+            });
+        }
+        for tile in scratch.tiles.iter_mut() {
+            tile.see(scratch.seen);
         }
         let seen = scratch.seen.iter().filter(|seen| !seen.is_empty());
         let first = seen.clone().map(|seen| seen.start).min();
@@ -336,23 +392,22 @@ impl Attend<'_, '_> {
         self.add_values(simd, block, first..end, scratch, state);
     }
 
-    /// Prefetches the next block while `block` is used, a part with each chunk. Chunks are read with a stride, which
-    /// hardware prefetchers do not follow.
+    /// Returns the bytes of the next block in `n` parts, to be prefetched while `block` is used. Chunks are read with a
+    /// stride, which hardware prefetchers do not follow; and many lines at once would wait for each other.
     #[inline(always)]
-    fn prefetch<S: Simd>(
+    fn ahead<'c>(
         &self,
-        simd: S,
-        cache: &Cache,
+        cache: &'c Cache,
         block: usize,
-        chunk: usize,
-        n_chunk: usize,
-    ) {
+        n: usize,
+    ) -> impl Iterator<Item = &'c [u8]> {
         let queries = self.task.queries;
         let next = block + LANES;
         // The last query sees the most keys.
         let end = queries.last().map_or(0, |query| query.keys.end);
         let rows = next..end.min(next + LANES).max(next);
-        simd.prefetch(cache.part(queries[0].head_kv, rows, chunk, n_chunk));
+        let bytes = cache.bytes(queries[0].head_kv, rows);
+        bytes.chunks(bytes.len().div_ceil(n).next_multiple_of(LINE).max(LINE))
     }
 
     /// Computes the dot products of queries and keys.
@@ -362,16 +417,24 @@ impl Attend<'_, '_> {
         let n_heads = scratch.scores.len();
         let n_chunk = scratch.q.len() / n_heads;
         scratch.scores.fill([0.0; LANES]);
+        let mut ahead = self.ahead(self.k, keys.start, n_chunk * scratch.tiles.len());
         for chunk in 0..n_chunk {
             let Scratch {
-                q, scores, square, ..
+                q,
+                scores,
+                square,
+                tiles,
+                ..
             } = scratch;
             self.k.transpose(simd, head_kv, keys.clone(), chunk, square);
-            self.prefetch(simd, self.k, keys.start, chunk, n_chunk);
-            for tile in tiles::<S>(n_heads) {
-                let q = |i| &q[(tile.start + i) * n_chunk + chunk];
-                let scores = Scores(&mut scores[tile.clone()]);
-                add_tile(simd, tile.len(), q, 0..LANES, &square.0, scores);
+            for tile in tiles.iter() {
+                simd.prefetch(ahead.next().unwrap_or_default());
+                if tile.sees_nothing() {
+                    continue;
+                }
+                let q = |i| &q[(tile.heads.start + i) * n_chunk + chunk];
+                let scores = Scores(&mut scores[tile.heads.clone()]);
+                add_tile(simd, tile.heads.len(), q, 0..LANES, &square.0, scores);
             }
         }
     }
@@ -385,38 +448,45 @@ impl Attend<'_, '_> {
             corrections,
             ..
         } = scratch;
-        let n_group = scores.len() / seen.len();
-        let seen = |i: usize| &seen[i / n_group];
-        // In three passes, so that the exponentials of several heads are computed together.
-        let heads = scores.iter_mut().zip(&mut **corrections);
-        for (i, ((scores, correction), softmax)) in heads.zip(&mut *state.softmax).enumerate() {
-            let seen = seen(i);
-            // The exponential of zero: the sums stay the same.
-            *correction = 0.0;
-            if seen.is_empty() {
-                continue;
+        // In three passes, so that several heads are computed together.
+        let heads = groups(scores, corrections, &mut *state.softmax, seen);
+        for (((scores, corrections), softmax), seen) in heads {
+            for (scores, seen) in scores.iter_mut().zip(seen) {
+                scores.iter_mut().for_each(|x| *x *= self.shape.scale);
+                if seen.len() < LANES {
+                    scores[..seen.start].fill(f32::NEG_INFINITY);
+                    scores[seen.end..].fill(f32::NEG_INFINITY);
+                }
             }
-            scores.iter_mut().for_each(|x| *x *= self.shape.scale);
-            if seen.len() < LANES {
-                scores[..seen.start].fill(f32::NEG_INFINITY);
-                scores[seen.end..].fill(f32::NEG_INFINITY);
+            let largest = simd.largest(rows(simd, scores));
+            let heads = corrections.iter_mut().zip(softmax).zip(seen);
+            for (((correction, softmax), seen), largest) in heads.zip(largest) {
+                // The exponential of zero: the sums stay the same.
+                *correction = 0.0;
+                if !seen.is_empty() {
+                    let largest = larger(softmax.largest, largest);
+                    *correction = softmax.largest - largest;
+                    softmax.largest = largest;
+                }
             }
-            let largest = larger(softmax.largest, largest(scores));
-            *correction = softmax.largest - largest;
-            softmax.largest = largest;
         }
         for correction in corrections.iter_mut() {
             *correction = exp(*correction);
         }
-        let heads = scores.iter_mut().zip(&**corrections);
-        for (i, ((scores, correction), softmax)) in heads.zip(&mut *state.softmax).enumerate() {
-            if seen(i).is_empty() {
-                continue;
+        let heads = groups(scores, corrections, &mut *state.softmax, seen);
+        for (((scores, corrections), softmax), seen) in heads {
+            for (scores, softmax) in scores.iter_mut().zip(&*softmax) {
+                for score in scores.iter_mut() {
+                    *score = exp(*score - softmax.largest);
+                }
             }
-            for score in scores.iter_mut() {
-                *score = exp(*score - softmax.largest);
+            let sums = simd.sums(rows(simd, scores));
+            let heads = corrections.iter().zip(softmax).zip(seen);
+            for (((correction, softmax), seen), sum) in heads.zip(sums) {
+                if !seen.is_empty() {
+                    softmax.sum = softmax.sum * correction + sum;
+                }
             }
-            softmax.sum = softmax.sum * correction + simd.sum(simd.load_partial(scores));
         }
     }
 
@@ -435,48 +505,54 @@ impl Attend<'_, '_> {
             scores: weights,
             corrections,
             square,
+            tiles,
             ..
         } = scratch;
         let head_kv = self.task.queries[0].head_kv;
-        let n_heads = weights.len();
-        let (n_group, n_chunk) = (n_heads / seen.len(), state.sums.len() / n_heads);
+        let n_chunk = state.sums.len() / weights.len();
+        let mut ahead = self.ahead(self.v, block, n_chunk * tiles.len());
         for chunk in 0..n_chunk {
             let keys = block + rows.start..block + rows.end;
             let values = &mut square.0[rows.clone()];
             self.v.decode(simd, head_kv, keys, chunk, values);
-            self.prefetch(simd, self.v, block, chunk, n_chunk);
-            for tile in tiles::<S>(n_heads) {
-                let weights = &weights[tile.clone()];
-                let seen = |i: usize| &seen[(tile.start + i) / n_group];
-                // Keys that all heads of the tile attend to are added together; the keys before and after
-                // those, head by head.
-                let all = 0..tile.len();
-                let start = all.clone().map(|i| seen(i).start).max().unwrap_or(0);
-                let end = all.clone().map(|i| seen(i).end).min().unwrap_or(0);
-                let shared = start..end.max(start);
+            for tile in tiles.iter() {
+                simd.prefetch(ahead.next().unwrap_or_default());
+                if tile.sees_nothing() {
+                    continue;
+                }
+                let Tile { heads, shared, .. } = tile;
+                let (weights, seen) = (&weights[heads.clone()], &seen[heads.clone()]);
                 let mut sums = Values {
-                    sums: &mut state.sums[tile.start * n_chunk..],
-                    corrections: &corrections[tile.start..],
+                    sums: &mut state.sums[heads.start * n_chunk..],
+                    corrections: &corrections[heads.start..],
                     n_chunk,
                     chunk,
                 };
-                let (n, values) = (tile.len(), &square.0);
+                let (n, values) = (heads.len(), &square.0);
                 let of = |i: usize| &weights[i];
-                if all.clone().all(|i| *seen(i) == shared) {
-                    add_tile(simd, n, of, shared, values, sums);
+                if tile.is_shared {
+                    add_tile(simd, n, of, shared.clone(), values, sums);
                     continue;
                 }
+                // Keys that all heads of the tile attend to are added together; the keys before and after
+                // those, head by head.
                 let mut products = [[0.0; LANES]; MAX_TILE];
                 let products = &mut products[..n];
-                for (i, product) in products.chunks_mut(1).enumerate() {
-                    let before = seen(i).start..seen(i).end.min(shared.start);
-                    add_tile(simd, 1, |_| of(i), before, values, Products(product));
+                for (i, seen) in seen.iter().enumerate() {
+                    let before = seen.start..seen.end.min(shared.start);
+                    if !before.is_empty() {
+                        let product = Products(&mut products[i..i + 1]);
+                        add_tile(simd, 1, |_| of(i), before, values, product);
+                    }
                 }
                 add_tile(simd, n, of, shared.clone(), values, Products(products));
-                for (i, product) in products.chunks_mut(1).enumerate() {
-                    let after = seen(i).start.max(shared.end)..seen(i).end;
-                    add_tile(simd, 1, |_| of(i), after, values, Products(product));
-                    sums.finish(simd, i, simd.load_partial(&product[0]));
+                for (i, seen) in seen.iter().enumerate() {
+                    let after = seen.start.max(shared.end)..seen.end;
+                    if !after.is_empty() {
+                        let product = Products(&mut products[i..i + 1]);
+                        add_tile(simd, 1, |_| of(i), after, values, product);
+                    }
+                    sums.finish(simd, i, simd.load_partial(&products[i]));
                 }
             }
         }
@@ -489,28 +565,35 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Returns the largest number of a chunk. Each step halves the numbers in a loop that is vectorised.
+/// The scores, corrections and softmax states of eight heads, or of the last ones, and the keys that they attend to.
+type Group<'a> = (
+    ((&'a mut [Chunk], &'a mut [f32]), &'a mut [Softmax]),
+    &'a [Range<usize>],
+);
+
+/// Splits the heads into groups.
 #[inline(always)]
-fn largest(chunk: &Chunk) -> f32 {
-    let mut best = *chunk;
-    for half in [LANES / 2, LANES / 4, LANES / 8] {
-        let (low, high) = best.split_at_mut(half);
-        for (low, high) in low.iter_mut().zip(high) {
-            *low = larger(*high, *low);
-        }
-    }
-    let [a, b, c, d, ..] = best;
-    larger(larger(d, b), larger(c, a))
+fn groups<'a>(
+    scores: &'a mut [Chunk],
+    corrections: &'a mut [f32],
+    softmax: &'a mut [Softmax],
+    seen: &'a [Range<usize>],
+) -> impl Iterator<Item = Group<'a>> {
+    let heads = scores.chunks_mut(8).zip(corrections.chunks_mut(8));
+    heads.zip(softmax.chunks_mut(8)).zip(seen.chunks(8))
+}
+
+/// Returns the scores of the heads of a group, and zeros.
+#[inline(always)]
+fn rows<S: Simd>(simd: S, scores: &[Chunk]) -> [S::Lanes; 8] {
+    array(|i| match scores.get(i) {
+        Some(scores) => simd.lanes(|register| simd.load(scores, register)),
+        None => simd.lanes(|_| simd.splat(0.0)),
+    })
 }
 
 /// Maximum number of heads per tile on any instruction set.
 const MAX_TILE: usize = 6;
-
-/// Splits the heads into tiles of about equal size that fit the registers.
-#[inline(always)]
-fn tiles<S: Simd>(n_heads: usize) -> impl Iterator<Item = Range<usize>> {
-    parts(n_heads, n_heads.div_ceil(n_heads.div_ceil(S::COLUMNS)))
-}
 
 /// The sums of a tile of heads. Not closures, which the compiler would not inline into every size of tile.
 trait Sums<S: Simd> {

@@ -77,9 +77,9 @@ impl Cache {
         }
     }
 
-    /// Bytes of one head in some rows.
+    /// Bytes of one head in some rows, which may be none.
     #[inline(always)]
-    fn bytes(&self, head: usize, rows: Range<usize>) -> &[u8] {
+    pub(crate) fn bytes(&self, head: usize, rows: Range<usize>) -> &[u8] {
         if rows.is_empty() {
             return &[];
         }
@@ -164,27 +164,13 @@ impl Cache {
         (self.access.decode)(simd.implementation(), self.chunks(head, rows, chunk), out);
     }
 
-    /// Returns part `part` of `n_parts` of the bytes of a head in some rows, which may be none.
-    #[inline(always)]
-    pub(crate) fn part(
-        &self,
-        head: usize,
-        rows: Range<usize>,
-        part: usize,
-        n_parts: usize,
-    ) -> &[u8] {
-        let bytes = self.bytes(head, rows);
-        let len = bytes.len().div_ceil(n_parts);
-        let start = bytes.len().min(part * len);
-        &bytes[start..bytes.len().min(start + len)]
-    }
-
     /// Returns one chunk of a head in some rows.
     #[inline(always)]
     fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
         RowChunks {
             n_rows: rows.len(),
             bytes: self.bytes(head, rows),
+            n_chunk: self.shape.head_dim.div_ceil(LANES),
             chunk,
         }
     }

@@ -159,37 +159,76 @@ impl<D: QuantDots> Simd for Avx2<D> {
         }
     }
 
-    /// Adds halves of pairs of registers until one register holds one sum per lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        reduce::<D, Sum>(self, rows)
+    }
+
+    #[inline(always)]
+    fn largest(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        reduce::<D, Largest>(self, rows)
+    }
+}
+
+/// An operation on lanes that reduces them.
+trait Reduce {
+    /// Combines lower and upper lanes.
+    fn combine<D>(_: Avx2<D>, low: __m256, high: __m256) -> __m256;
+}
+
+/// [`Simd::sums`]
+struct Sum;
+
+impl Reduce for Sum {
+    #[inline(always)]
+    fn combine<D>(_: Avx2<D>, low: __m256, high: __m256) -> __m256 {
         // SAFETY: the instructions are available.
-        unsafe {
-            let by_8: [__m256; 8] = array(|i| {
-                let [a, b, c, d] = rows[i];
-                _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))
-            });
-            let by_4: [__m256; 4] = array(|i| {
-                let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
-                let high = _mm256_permute2f128_ps::<0x31>(a, b);
-                _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), high)
-            });
-            let by_2: [__m256; 2] = array(|i| {
-                let (a, b) = (by_4[2 * i], by_4[2 * i + 1]);
-                let high = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
-                _mm256_add_ps(_mm256_shuffle_ps::<0b01_00_01_00>(a, b), high)
-            });
-            let [a, b] = by_2;
-            let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
-            let by_1 = _mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), odd);
-            // The low half has rows 0, 2, 4 and 6, the high half the others.
-            let (even, odd) = (
-                _mm256_castps256_ps128(by_1),
-                _mm256_extractf128_ps::<1>(by_1),
-            );
-            let mut out = [0.0; 8];
-            _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(even, odd));
-            _mm_storeu_ps(out[4..].as_mut_ptr(), _mm_unpackhi_ps(even, odd));
-            out
-        }
+        unsafe { _mm256_add_ps(low, high) }
+    }
+}
+
+/// [`Simd::largest`]
+struct Largest;
+
+impl Reduce for Largest {
+    #[inline(always)]
+    fn combine<D>(_: Avx2<D>, low: __m256, high: __m256) -> __m256 {
+        // SAFETY: the instructions are available. Of equal numbers and with NaN the result is the second one.
+        unsafe { _mm256_max_ps(high, low) }
+    }
+}
+
+/// Combines halves of pairs of registers until one register holds one result per lane.
+#[inline(always)]
+fn reduce<D: QuantDots, R: Reduce>(simd: Avx2<D>, rows: [[__m256; 4]; 8]) -> [f32; 8] {
+    // SAFETY: the instructions are available.
+    unsafe {
+        let by_8: [__m256; 8] = array(|i| {
+            let [a, b, c, d] = rows[i];
+            let (low, high) = (R::combine(simd, a, c), R::combine(simd, b, d));
+            R::combine(simd, low, high)
+        });
+        let by_4: [__m256; 4] = array(|i| {
+            let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
+            let high = _mm256_permute2f128_ps::<0x31>(a, b);
+            R::combine(simd, _mm256_permute2f128_ps::<0x20>(a, b), high)
+        });
+        let by_2: [__m256; 2] = array(|i| {
+            let (a, b) = (by_4[2 * i], by_4[2 * i + 1]);
+            let high = _mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+            R::combine(simd, _mm256_shuffle_ps::<0b01_00_01_00>(a, b), high)
+        });
+        let [a, b] = by_2;
+        let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
+        let by_1 = R::combine(simd, _mm256_shuffle_ps::<0b10_00_10_00>(a, b), odd);
+        // The low half has rows 0, 2, 4 and 6, the high half the others.
+        let (even, odd) = (
+            _mm256_castps256_ps128(by_1),
+            _mm256_extractf128_ps::<1>(by_1),
+        );
+        let mut out = [0.0; 8];
+        _mm_storeu_ps(out.as_mut_ptr(), _mm_unpacklo_ps(even, odd));
+        _mm_storeu_ps(out[4..].as_mut_ptr(), _mm_unpackhi_ps(even, odd));
+        out
     }
 }

@@ -148,32 +148,70 @@ impl Simd for Avx512 {
         }
     }
 
-    /// Adds halves of pairs of registers until one register holds one sum in every other lane.
     #[inline(always)]
     fn sums(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        reduce::<Sum>(self, rows)
+    }
+
+    #[inline(always)]
+    fn largest(self, rows: [Self::Lanes; 8]) -> [f32; 8] {
+        reduce::<Largest>(self, rows)
+    }
+}
+
+/// An operation on lanes that reduces them.
+trait Reduce {
+    /// Combines lower and upper lanes.
+    fn combine(_: Avx512, low: __m512, high: __m512) -> __m512;
+}
+
+/// [`Simd::sums`]
+struct Sum;
+
+impl Reduce for Sum {
+    #[inline(always)]
+    fn combine(_: Avx512, low: __m512, high: __m512) -> __m512 {
         // SAFETY: the instructions are available.
-        unsafe {
-            let by_16: [__m512; 8] = array(|i| _mm512_add_ps(rows[i][0], rows[i][1]));
-            let by_8: [__m512; 4] = array(|i| {
-                let (a, b) = (by_16[2 * i], by_16[2 * i + 1]);
-                let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b);
-                _mm512_add_ps(_mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), high)
-            });
-            let by_4: [__m512; 2] = array(|i| {
-                let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
-                let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
-                _mm512_add_ps(_mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), high)
-            });
-            let [a, b] = by_4;
-            let high = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
-            let by_2 = _mm512_add_ps(_mm512_shuffle_ps::<0b01_00_01_00>(a, b), high);
-            let by_1 = _mm512_add_ps(by_2, _mm512_movehdup_ps(by_2));
-            // The first four lanes have rows 0 and 4, the next rows 1 and 5, and so on.
-            let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
-            let sums = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, by_1));
-            let mut out = [0.0; 8];
-            _mm256_storeu_ps(out.as_mut_ptr(), sums);
-            out
-        }
+        unsafe { _mm512_add_ps(low, high) }
+    }
+}
+
+/// [`Simd::largest`]
+struct Largest;
+
+impl Reduce for Largest {
+    #[inline(always)]
+    fn combine(_: Avx512, low: __m512, high: __m512) -> __m512 {
+        // SAFETY: the instructions are available. Of equal numbers and with NaN the result is the second one.
+        unsafe { _mm512_max_ps(high, low) }
+    }
+}
+
+/// Combines halves of pairs of registers until one register holds one result in every other lane.
+#[inline(always)]
+fn reduce<R: Reduce>(simd: Avx512, rows: [[__m512; 2]; 8]) -> [f32; 8] {
+    // SAFETY: the instructions are available.
+    unsafe {
+        let by_16: [__m512; 8] = array(|i| R::combine(simd, rows[i][0], rows[i][1]));
+        let by_8: [__m512; 4] = array(|i| {
+            let (a, b) = (by_16[2 * i], by_16[2 * i + 1]);
+            let high = _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b);
+            R::combine(simd, _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b), high)
+        });
+        let by_4: [__m512; 2] = array(|i| {
+            let (a, b) = (by_8[2 * i], by_8[2 * i + 1]);
+            let high = _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+            R::combine(simd, _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b), high)
+        });
+        let [a, b] = by_4;
+        let high = _mm512_shuffle_ps::<0b11_10_11_10>(a, b);
+        let by_2 = R::combine(simd, _mm512_shuffle_ps::<0b01_00_01_00>(a, b), high);
+        let by_1 = R::combine(simd, by_2, _mm512_movehdup_ps(by_2));
+        // The first four lanes have rows 0 and 4, the next rows 1 and 5, and so on.
+        let order = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 14, 10, 6, 2, 12, 8, 4, 0);
+        let all = _mm512_castps512_ps256(_mm512_permutexvar_ps(order, by_1));
+        let mut out = [0.0; 8];
+        _mm256_storeu_ps(out.as_mut_ptr(), all);
+        out
     }
 }

@@ -205,6 +205,7 @@ fn whole_chunks_mut<const LEN: usize>(x: &mut [f32]) -> &mut [[f32; LEN]] {
     chunks
 }
 
+#[inline(always)]
 fn n_blocks<B>(n_bytes: usize) -> usize {
     assert!(
         n_bytes.is_multiple_of(size_of::<B>()),
@@ -215,6 +216,7 @@ fn n_blocks<B>(n_bytes: usize) -> usize {
 }
 
 /// Casts bytes to blocks.
+#[inline(always)]
 pub(crate) fn blocks<B: Bytes>(bytes: &[u8]) -> &[B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: the slice covers n * size_of::<B>() bytes; by the contract of Bytes any address is

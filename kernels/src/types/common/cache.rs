@@ -70,6 +70,8 @@ pub(crate) struct RowChunks<'a> {
     pub(crate) bytes: &'a [u8],
     /// Number of rows.
     pub(crate) n_rows: usize,
+    /// Chunks per row.
+    pub(crate) n_chunk: usize,
     /// Index of the chunk.
     pub(crate) chunk: usize,
 }
@@ -79,7 +81,7 @@ impl<'a> RowChunks<'a> {
     #[inline(always)]
     fn row<const BYTES: usize>(self, row: usize) -> &'a [u8; BYTES] {
         let chunks: &[[u8; BYTES]] = self.bytes.as_chunks().0;
-        &chunks[row * (chunks.len() / self.n_rows) + self.chunk]
+        &chunks[row * self.n_chunk + self.chunk]
     }
 }
 
