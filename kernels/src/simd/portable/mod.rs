@@ -68,12 +68,12 @@ impl Simd for Portable {
         std::array::from_fn(|l| a[l] - b[l])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
         std::array::from_fn(|l| a[l].mul_add(b[l], c[l]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         let halves = Self::part(chunk, register);
         array(|i| f16_to_f32(u16::from_le_bytes(halves[i])))

@@ -1,4 +1,5 @@
-//! Portable Rust: sixteen rows in arrays.
+//! Portable Rust: sixteen rows in arrays. Most operations are calls: inlined, they would be the largest part of the
+//! compiled kernels, and hardly faster, because a fused multiply-add is a call anyway.
 
 use super::Portable;
 use crate::simd::packed::{Packed, ROWS, WordBytes};
@@ -16,18 +17,18 @@ impl Packed for Portable {
         self
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn interleave(self, pieces: [&[u8; 16]; ROWS]) -> [Self::Words; 4] {
         let word = |piece: &[u8; 16], i: usize| u32::from_le_bytes(piece.as_chunks().0[i]);
         std::array::from_fn(|i| pieces.map(|piece| word(piece, i)))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_words(self, bytes: &WordBytes) -> Self::Words {
         std::array::from_fn(|row| u32::from_le_bytes(bytes.as_chunks().0[row]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn store_words(self, words: Self::Words, bytes: &mut WordBytes) {
         for (bytes, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *bytes = word.to_le_bytes();
@@ -39,50 +40,50 @@ impl Packed for Portable {
         [value; ROWS]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn and(self, a: Self::Words, b: Self::Words) -> Self::Words {
         std::array::from_fn(|row| a[row] & b[row])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn or(self, a: Self::Words, b: Self::Words) -> Self::Words {
         std::array::from_fn(|row| a[row] | b[row])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn xor(self, a: Self::Words, b: Self::Words) -> Self::Words {
         std::array::from_fn(|row| a[row] ^ b[row])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_right_by(self, words: Self::Words, n: u32) -> Self::Words {
         words.map(|word| word >> n)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn shift_left<const N: u32>(self, words: Self::Words) -> Self::Words {
         words.map(|word| word << N)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words {
         words.map(|word| {
             u32::from_le_bytes(word.to_le_bytes().map(|byte| table[usize::from(byte & 15)]))
         })
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn add(self, a: Self::Words, b: Self::Words) -> Self::Words {
         std::array::from_fn(|row| a[row].wrapping_add(b[row]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul_halves(self, a: Self::Words, b: Self::Words) -> Self::Words {
         let product = |a: u32, b: u32| (i32::from(a as i16) * i32::from(b as i16)) as u32;
         std::array::from_fn(|row| product(a[row], b[row]))
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn add_products<const BITS: u32>(
         self,
         mut sums: Self::Words,
@@ -100,12 +101,12 @@ impl Packed for Portable {
         sums
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn to_floats(self, words: Self::Words) -> Self::Floats {
         words.map(|word| word as i32 as f32)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn halves_to_floats(self, words: Self::Words) -> Self::Floats {
         words.map(|word| half::f16::from_bits(word as u16).to_f32())
     }
@@ -115,7 +116,7 @@ impl Packed for Portable {
         words.map(f32::from_bits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Floats {
         halves.map(|half| half::f16::from_le_bytes(half).to_f32())
     }
@@ -135,12 +136,12 @@ impl Packed for Portable {
         [value; ROWS]
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul_floats(self, a: Self::Floats, b: Self::Floats) -> Self::Floats {
         std::array::from_fn(|row| a[row] * b[row])
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn mul_add_floats(self, a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats {
         std::array::from_fn(|row| a[row].mul_add(b[row], c[row]))
     }
