@@ -220,3 +220,47 @@ macro_rules! entry_points {
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use entry_points;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    use super::dispatch::implementations;
+    use super::*;
+
+    /// Sums and the largest lanes of eight rows.
+    struct Reduced<'a> {
+        rows: &'a [[f32; LANES]; 8],
+        out: &'a mut [[f32; 8]; 2],
+    }
+
+    impl Kernel for Reduced<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, simd: S) {
+            let rows = array(|i| simd.load_partial(&self.rows[i]));
+            *self.out = [simd.sums(rows), simd.largest(rows)];
+        }
+    }
+
+    fn lane() -> impl Strategy<Value = f32> {
+        let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0];
+        prop_oneof![9 => -1e3f32..1e3, 1 => select(odd.to_vec())]
+    }
+
+    proptest! {
+        /// The portable instruction set is the specification.
+        #[test]
+        fn instruction_sets_reduce_alike(lanes in prop::collection::vec(lane(), 8 * LANES)) {
+            let rows = *lanes.as_chunks::<LANES>().0.first_chunk().expect("eight rows");
+            let mut found = implementations().into_iter().map(|implementation| {
+                let mut out = [[0.0f32; 8]; 2];
+                implementation.run(Reduced { rows: &rows, out: &mut out });
+                // All NaN are alike.
+                out.map(|row| row.map(|x| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() }))
+            });
+            let first = found.next().expect("the portable one at least");
+            prop_assert!(found.all(|other| other == first));
+        }
+    }
+}
