@@ -17,31 +17,10 @@ pub(crate) struct Quantized {
     /// The largest magnitude divided by 127; NaN if an element is NaN or infinite, so that products become
     /// NaN.
     pub(crate) scale: f32,
-    /// Sums of the quants, for minima.
-    pub(crate) sums: Sums<f32>,
-    /// The same as integers, for offsets.
-    pub(crate) integer_sums: Sums<i32>,
-}
-
-/// Sums of the quants of a block; exact integers.
-#[derive(Clone, Copy, Debug, PartialEq)]
-#[repr(C)]
-pub(crate) struct Sums<T> {
-    /// Sum of all quants.
-    whole: T,
-    /// Sums of the first and the second half.
-    halves: [T; 2],
-}
-
-impl<T: Copy> Sums<T> {
-    /// Returns the sum of the quants that share scale `i` of `n_scale`.
-    #[inline(always)]
-    pub(crate) fn of_scale(&self, i: usize, n_scale: usize) -> T {
-        match n_scale {
-            1 => self.whole,
-            _ => self.halves[i],
-        }
-    }
+    /// Sum of the quants, an exact integer.
+    pub(crate) sum: f32,
+    /// Sums of the first and the second half of the quants.
+    pub(crate) half_sums: [f32; 2],
 }
 
 impl Quantized {
@@ -49,14 +28,8 @@ impl Quantized {
     const ZERO: Quantized = Quantized {
         quants: [0; LANES / 4],
         scale: 0.0,
-        sums: Sums {
-            whole: 0.0,
-            halves: [0.0; 2],
-        },
-        integer_sums: Sums {
-            whole: 0,
-            halves: [0; 2],
-        },
+        sum: 0.0,
+        half_sums: [0.0; 2],
     };
 
     /// Rounds to the nearest quant, ties to even.
@@ -76,16 +49,12 @@ impl Quantized {
         let inverse = 127.0 / largest;
         // The inverse of zero and of tiny numbers is infinite.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        let (quants, halves) = simd.round(x, inverse);
-        let whole = halves[0].wrapping_add(halves[1]);
+        let (quants, [first, second]) = simd.round(x, inverse);
         Quantized {
             quants,
             scale,
-            sums: Sums {
-                whole: whole as f32,
-                halves: [halves[0] as f32, halves[1] as f32],
-            },
-            integer_sums: Sums { whole, halves },
+            sum: first.wrapping_add(second) as f32,
+            half_sums: [first as f32, second as f32],
         }
     }
 
@@ -233,16 +202,14 @@ mod tests {
             let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
             let inverse = Some(127.0 / largest).filter(|inverse| inverse.is_finite());
             let expected = x.map(|x| (x * inverse.unwrap_or(0.0)).round_ties_even());
-            let halves = [0, 1].map(|half| expected[16 * half..][..16].iter().sum::<f32>());
-            let sums = Sums { whole: halves[0] + halves[1], halves };
-            let integers = Sums { whole: sums.whole as i32, halves: halves.map(|sum| sum as i32) };
+            let sums = [0, 1].map(|half| expected[16 * half..][..16].iter().sum::<f32>());
             for found in quants(&x) {
                 let bytes = found.quants.map(u32::to_le_bytes);
                 let quants: Vec<f32> = bytes.as_flattened().iter().map(|&b| f32::from(b as i8)).collect();
                 prop_assert_eq!(&quants[..], &expected[..]);
                 prop_assert_eq!(found.scale, largest / 127.0);
-                prop_assert_eq!(found.sums, sums);
-                prop_assert_eq!(found.integer_sums, integers);
+                prop_assert_eq!(found.half_sums, sums);
+                prop_assert_eq!(found.sum, sums[0] + sums[1]);
             }
         }
 

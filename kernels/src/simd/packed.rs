@@ -113,8 +113,6 @@ pub(crate) trait Packed: Copy {
     fn look_up(self, table: &[u8; 16], words: Self::Words) -> Self::Words;
     /// `a + b`, wrapping.
     fn add(self, a: Self::Words, b: Self::Words) -> Self::Words;
-    /// `a * b` of the low halves, as signed integers; the high halves of `b` are zero.
-    fn mul_halves(self, a: Self::Words, b: Self::Words) -> Self::Words;
     /// `table[i]` for each index `i`, modulo the length of the table, which is a power of two.
     #[inline(always)]
     fn gather(self, table: &[u32], indices: Self::Words) -> Self::Words {
@@ -133,16 +131,15 @@ pub(crate) trait Packed: Copy {
         x: [u32; 4],
     ) -> Self::Words;
 
-    /// Adds the products of `N` words, 4 or 8, with those of each of `C` activation rows to `sums`, like
+    /// Returns the sums of products of `N` words, 4 or 8, with those of each of `C` activation rows, like
     /// [`Packed::add_products`], but with [`Packed::TILE_WIDE_OFFSET`].
     #[inline(always)]
-    fn add_tile_products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const C: usize>(
         self,
-        sums: [Self::Words; C],
         words: [&WordBytes; N],
         x: [&[u32; N]; C],
     ) -> [Self::Words; C] {
-        add_tile_products::<Self, BITS, N, C>(self, sums, words, x)
+        products::<Self, BITS, N, C>(self, words, x)
     }
 
     /// Converts signed integers to `f32`.
@@ -178,14 +175,14 @@ pub(crate) trait Packed: Copy {
     }
 }
 
-/// [`Packed::add_tile_products`], four words at a time.
+/// [`Packed::products`], four words at a time.
 #[inline(always)]
-pub(crate) fn add_tile_products<W: Packed, const BITS: u32, const N: usize, const C: usize>(
+pub(crate) fn products<W: Packed, const BITS: u32, const N: usize, const C: usize>(
     simd: W,
-    mut sums: [W::Words; C],
     words: [&WordBytes; N],
     x: [&[u32; N]; C],
 ) -> [W::Words; C] {
+    let mut sums = [simd.splat_word(0); C];
     for i in (0..N).step_by(4) {
         let quants = each!(4, word => simd.load_words(words[i + word]));
         for c in 0..C {

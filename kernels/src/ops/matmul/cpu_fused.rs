@@ -2,7 +2,7 @@
 //! used a few times only. Loads and arithmetic alternate closely, so that arithmetic does not interrupt the
 //! stream from memory.
 
-use super::cpu_quants::{HalfScales, first_sums, minus_offset};
+use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
 use crate::simd::Simd;
 use crate::simd::packed::{MAX_FUSED, MAX_PARTS, Packed, ROWS};
@@ -79,12 +79,9 @@ fn add_group<W: Packed, T: Unpack, const C: usize>(
     scales: &[TileScales],
     acc: &mut [W::Floats; C],
 ) {
-    let minus_offset = simd.splat_word(minus_offset::<T>(W::WIDE_OFFSET) as u16 as u32);
+    let minus_offset = simd.splat_floats(minus_offset::<T>(W::WIDE_OFFSET));
     let first = T::quants::<W, 0>(simd, block, group);
     let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
-    for (dots, x) in dots.iter_mut().zip(x) {
-        *dots = first_sums::<W, T::Form, C>(simd, x, 0, minus_offset);
-    }
     add_half::<W, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);
     let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
     if T::Form::SCALES == 2 {
@@ -92,12 +89,11 @@ fn add_group<W: Packed, T: Unpack, const C: usize>(
             let scales = HalfScales::load::<T::Form>(simd, scales, 0);
             for c in 0..C {
                 let (dot, product) = (dots[tile][c], products[tile][c]);
-                products[tile][c] = scales.apply::<T::Form>(simd, dot, &x[tile][c], product);
+                products[tile][c] =
+                    scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
             }
         }
-        for (dots, x) in dots.iter_mut().zip(x) {
-            *dots = first_sums::<W, T::Form, C>(simd, x, 1, minus_offset);
-        }
+        dots = [[simd.splat_word(0); C]; MAX_GROUP];
     }
     let second = T::quants::<W, 1>(simd, block, group);
     add_half::<W, T::Form, 1, C>(simd, second.as_ref(), x, &mut dots);
@@ -105,7 +101,7 @@ fn add_group<W: Packed, T: Unpack, const C: usize>(
         let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
         for c in 0..C {
             let (dot, product) = (dots[tile][c], products[tile][c]);
-            let product = scales.apply::<T::Form>(simd, dot, &x[tile][c], product);
+            let product = scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
             let scale = simd.splat_floats(x[tile][c].scale);
             acc[c] = simd.mul_add_floats(scale, product, acc[c]);
         }

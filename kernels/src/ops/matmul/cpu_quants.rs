@@ -235,33 +235,15 @@ impl<'a, T: Unpack> InOrder<'a, T> {
 }
 
 /// Returns the negated offset that is left after products that subtract `wide_offset` from quants of 8 bits.
-pub(super) const fn minus_offset<T: Unpack>(wide_offset: i32) -> i16 {
+pub(super) const fn minus_offset<T: Unpack>(wide_offset: i32) -> f32 {
     const {
         // Products of 8-bit quants are off by `wide_offset`, which only a form with an offset corrects.
         assert!(<T::Form as TileForm>::HAS_OFFSET || <T::Form as TileForm>::BITS != 8);
     }
     match <T::Form as TileForm>::BITS {
-        8 => (wide_offset - T::OFFSET) as i16,
-        _ => -T::OFFSET as i16,
+        8 => (wide_offset - T::OFFSET) as f32,
+        _ => -T::OFFSET as f32,
     }
-}
-
-/// Returns what sums of products of quants with their offset start from, for scale number `half` of each of `C`
-/// activation rows.
-#[inline(always)]
-pub(super) fn first_sums<W: Packed, F: TileForm, const C: usize>(
-    simd: W,
-    x: &[Quantized; C],
-    half: usize,
-    minus_offset: W::Words,
-) -> [W::Words; C] {
-    array(|c| match F::HAS_OFFSET {
-        true => {
-            let sum = x[c].integer_sums.of_scale(half, F::SCALES);
-            simd.mul_halves(simd.splat_word(sum as u32), minus_offset)
-        }
-        false => simd.splat_word(0),
-    })
 }
 
 /// Scale and minimum of half a tile, or of a whole one, in registers.
@@ -294,19 +276,25 @@ impl<W: Packed> HalfScales<W> {
         simd: W,
         dot: W::Words,
         x: &Quantized,
+        minus_offset: W::Floats,
         product: W::Floats,
     ) -> W::Floats {
-        // An integer of less than 24 bits, so the result is exact.
-        let dot = simd.to_floats(dot);
+        let sum = match F::SCALES {
+            1 => x.sum,
+            _ => x.half_sums[self.half],
+        };
+        let sum = simd.splat_floats(sum);
+        let mut dot = simd.to_floats(dot);
+        if F::HAS_OFFSET {
+            // Integers of less than 24 bits, so the result is exact.
+            dot = simd.mul_add_floats(sum, minus_offset, dot);
+        }
         let product = match self.half {
             0 => simd.mul_floats(self.scale, dot),
             _ => simd.mul_add_floats(self.scale, dot, product),
         };
         match F::HAS_MINS {
-            true => {
-                let sum = simd.splat_floats(x.sums.of_scale(self.half, F::SCALES));
-                simd.mul_add_floats(self.minus_min, sum, product)
-            }
+            true => simd.mul_add_floats(self.minus_min, sum, product),
             false => product,
         }
     }

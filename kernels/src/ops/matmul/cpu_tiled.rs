@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::cpu_quants::{HalfScales, first_sums, minus_offset};
+use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
 use crate::simd::packed::{Packed, ROWS, array};
@@ -116,7 +116,7 @@ struct AddProducts<'a, F, const P: usize> {
     x: &'a [Quantized],
     n_tile: usize,
     first: usize,
-    minus_offset: i16,
+    minus_offset: f32,
     /// Sums per activation row, to be added to.
     sums: &'a mut [[[f32; ROWS]; P]],
     form: PhantomData<F>,
@@ -168,7 +168,7 @@ struct TileRun<'a, const P: usize> {
     /// `(tiles, width)`
     x: &'a [Quantized],
     width: usize,
-    minus_offset: i16,
+    minus_offset: f32,
 }
 
 impl<const P: usize> TileRun<'_, P> {
@@ -200,7 +200,7 @@ impl<const P: usize> TileRun<'_, P> {
         sums: &mut [[[f32; ROWS]; P]; C],
     ) {
         let rows = simd.part(part);
-        let minus_offset = rows.splat_word(u32::from(self.minus_offset as u16));
+        let minus_offset = rows.splat_floats(self.minus_offset);
         let mut acc: [[_; P]; C] = array(|c| array(|p| rows.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
         let n_ahead = ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
@@ -235,46 +235,45 @@ fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     simd: W,
     tiles: [&Tile; P],
     x: &[Quantized; C],
-    minus_offset: W::Words,
+    minus_offset: W::Floats,
 ) -> [[W::Floats; P]; C] {
     let mut products = [[simd.splat_floats(0.0); P]; C];
     for half in 0..F::SCALES {
-        let dots = integer_products::<W, F, P, C>(simd, tiles, x, half, minus_offset);
+        let dots = integer_products::<W, F, P, C>(simd, tiles, x, half);
         let scales: [_; P] = array(|p| HalfScales::load::<F>(simd, &tiles[p].scales, half));
         for c in 0..C {
             for p in 0..P {
-                products[c][p] = scales[p].apply::<F>(simd, dots[p][c], &x[c], products[c][p]);
+                products[c][p] =
+                    scales[p].apply::<F>(simd, dots[p][c], &x[c], minus_offset, products[c][p]);
             }
         }
     }
     products
 }
 
-/// Returns the sums of products of quants that share scale number `half`, less their offset.
+/// Returns the sums of products of quants that share scale number `half`.
 #[inline(always)]
 fn integer_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     simd: W,
     tiles: [&Tile; P],
     x: &[Quantized; C],
     half: usize,
-    minus_offset: W::Words,
 ) -> [[W::Words; C]; P] {
     // Not a closure, which might not be inlined.
-    let mut dots = [first_sums::<W, F, C>(simd, x, half, minus_offset); P];
+    let mut dots = [[simd.splat_word(0); C]; P];
     for (dots, tile) in dots.iter_mut().zip(tiles) {
         *dots = match F::SCALES {
-            1 => add_words_products::<W, F, 8, C>(simd, *dots, tile, x, 0),
-            _ => add_words_products::<W, F, 4, C>(simd, *dots, tile, x, half),
+            1 => words_products::<W, F, 8, C>(simd, tile, x, 0),
+            _ => words_products::<W, F, 4, C>(simd, tile, x, half),
         };
     }
     dots
 }
 
-/// Adds the products of `N` words of a tile, the first of number `N * part`.
+/// Returns the sums of products of `N` words of a tile, the first of number `N * part`.
 #[inline(always)]
-fn add_words_products<W: Packed, F: TileForm, const N: usize, const C: usize>(
+fn words_products<W: Packed, F: TileForm, const N: usize, const C: usize>(
     simd: W,
-    sums: [W::Words; C],
     tile: &Tile,
     x: &[Quantized; C],
     part: usize,
@@ -282,9 +281,9 @@ fn add_words_products<W: Packed, F: TileForm, const N: usize, const C: usize>(
     let words = array(|i| &tile.quants[N * part + i]);
     let x = array(|c| &x[c].quants.as_chunks().0[part]);
     match F::BITS {
-        5 => simd.add_tile_products::<5, N, C>(sums, words, x),
-        6 => simd.add_tile_products::<6, N, C>(sums, words, x),
-        7 => simd.add_tile_products::<7, N, C>(sums, words, x),
-        _ => simd.add_tile_products::<8, N, C>(sums, words, x),
+        5 => simd.products::<5, N, C>(words, x),
+        6 => simd.products::<6, N, C>(words, x),
+        7 => simd.products::<7, N, C>(words, x),
+        _ => simd.products::<8, N, C>(words, x),
     }
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::Avx2;
 use super::packed::EightRows;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{Packed, WordBytes, add_tile_products, each};
+use crate::simd::packed::{Packed, WordBytes, each, products};
 use crate::simd::{Kernel, KernelInto, entry_points};
 
 /// Instructions that multiply quants. A value of an implementing type proves that they are available.
@@ -30,15 +30,14 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
         x: [u32; 4],
     ) -> __m256i;
 
-    /// [`Packed::add_tile_products`]
+    /// [`Packed::products`]
     #[inline(always)]
-    fn add_tile_products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const C: usize>(
         rows: EightRows<Self>,
-        sums: [__m256i; C],
         words: [&WordBytes; N],
         x: [&[u32; N]; C],
     ) -> [__m256i; C] {
-        add_tile_products::<_, BITS, N, C>(rows, sums, words, x)
+        products::<_, BITS, N, C>(rows, words, x)
     }
 }
 
@@ -124,25 +123,23 @@ impl QuantDots for Widened {
     }
 
     #[inline(always)]
-    fn add_tile_products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const C: usize>(
         rows: EightRows<Self>,
-        sums: [__m256i; C],
         words: [&WordBytes; N],
         x: [&[u32; N]; C],
     ) -> [__m256i; C] {
         match BITS {
-            8 => add_wide_products(rows, sums, words, x),
-            _ => add_tile_products::<_, BITS, N, C>(rows, sums, words, x),
+            8 => wide_products(rows, words, x),
+            _ => products::<_, BITS, N, C>(rows, words, x),
         }
     }
 }
 
-/// Adds products of quants of 8 bits, of at most eight words. Word by word, so that the sums of all activation rows
+/// Sums of products of quants of 8 bits, of at most eight words. Word by word, so that the sums of all activation rows
 /// stay in registers; and for both halves of the bits, because a sum of 16 bits then has room for eight words.
 #[inline(always)]
-fn add_wide_products<const N: usize, const C: usize>(
+fn wide_products<const N: usize, const C: usize>(
     rows: EightRows<Widened>,
-    mut sums: [__m256i; C],
     words: [&WordBytes; N],
     x: [&[u32; N]; C],
 ) -> [__m256i; C] {
@@ -161,10 +158,11 @@ fn add_wide_products<const N: usize, const C: usize>(
                 high_sums[c] = _mm256_add_epi16(high_sums[c], _mm256_maddubs_epi16(high, x));
             }
         }
+        let mut sums = [_mm256_setzero_si256(); C];
         for c in 0..C {
             let low = _mm256_madd_epi16(low_sums[c], _mm256_set1_epi16(1));
             let high = _mm256_madd_epi16(high_sums[c], _mm256_set1_epi16(16));
-            sums[c] = _mm256_add_epi32(sums[c], _mm256_add_epi32(low, high));
+            sums[c] = _mm256_add_epi32(low, high);
         }
         sums
     }

@@ -151,12 +151,6 @@ impl<D: QuantDots> Packed for EightRows<D> {
     }
 
     #[inline(always)]
-    fn mul_halves(self, a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the instructions are available.
-        unsafe { _mm256_madd_epi16(a, b) }
-    }
-
-    #[inline(always)]
     fn gather(self, table: &[u32], indices: __m256i) -> __m256i {
         assert!(table.len().is_power_of_two());
         // SAFETY: the instructions are available; the mask keeps indices below the length.
@@ -178,13 +172,12 @@ impl<D: QuantDots> Packed for EightRows<D> {
     }
 
     #[inline(always)]
-    fn add_tile_products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const C: usize>(
         self,
-        sums: [__m256i; C],
         words: [&WordBytes; N],
         x: [&[u32; N]; C],
     ) -> [__m256i; C] {
-        D::add_tile_products::<BITS, N, C>(self, sums, words, x)
+        D::products::<BITS, N, C>(self, words, x)
     }
 
     #[inline(always)]
@@ -333,11 +326,6 @@ impl<D: QuantDots> Packed for Avx2<D> {
     #[inline(always)]
     fn add(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
         each!(2, i => self.part(i).add(a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn mul_halves(self, a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
-        each!(2, i => self.part(i).mul_halves(a[i], b[i]))
     }
 
     #[inline(always)]

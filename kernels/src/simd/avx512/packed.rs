@@ -123,12 +123,6 @@ impl Packed for Avx512 {
     }
 
     #[inline(always)]
-    fn mul_halves(self, a: __m512i, b: __m512i) -> __m512i {
-        // SAFETY: the instructions are available.
-        unsafe { _mm512_madd_epi16(a, b) }
-    }
-
-    #[inline(always)]
     fn gather(self, table: &[u32], indices: __m512i) -> __m512i {
         assert!(table.len().is_power_of_two());
         // SAFETY: the instructions are available; the mask keeps indices below the length.

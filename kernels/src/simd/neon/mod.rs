@@ -175,10 +175,6 @@ impl<P: QuantDots> Registers for Neon<P> {
         fn or(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t { vorrq_u32(a, b) }
         fn xor(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t { veorq_u32(a, b) }
         fn add(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t { vaddq_u32(a, b) }
-        fn mul_halves(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
-            let [a, b] = [a, b].map(|words| vreinterpret_s16_u16(vmovn_u32(words)));
-            vreinterpretq_u32_s32(vmull_s16(a, b))
-        }
         fn look_up(table: &[u8; 16], words: uint32x4_t) -> uint32x4_t {{
             let table = vld1q_u8(table.as_ptr());
             vreinterpretq_u32_u8(vqtbl1q_u8(table, vreinterpretq_u8_u32(words)))

@@ -105,7 +105,6 @@ pub(crate) trait Registers: Copy + Send + Sync {
     fn shift_left<const N: u32>(self, words: Self::Integers) -> Self::Integers;
     fn look_up(self, table: &[u8; 16], words: Self::Integers) -> Self::Integers;
     fn add(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    fn mul_halves(self, a: Self::Integers, b: Self::Integers) -> Self::Integers;
     fn add_products<const BITS: u32>(
         self,
         sums: Self::Integers,
@@ -332,11 +331,6 @@ impl<R: Registers> Packed for R {
     #[inline(always)]
     fn add(self, a: R::Words, b: R::Words) -> R::Words {
         RegisterArray::each(|i| Registers::add(self, a[i], b[i]))
-    }
-
-    #[inline(always)]
-    fn mul_halves(self, a: R::Words, b: R::Words) -> R::Words {
-        RegisterArray::each(|i| Registers::mul_halves(self, a[i], b[i]))
     }
 
     #[inline(always)]

@@ -77,13 +77,7 @@ impl Packed for Portable {
         std::array::from_fn(|row| a[row].wrapping_add(b[row]))
     }
 
-    #[inline(never)]
-    fn mul_halves(self, a: Self::Words, b: Self::Words) -> Self::Words {
-        let product = |a: u32, b: u32| (i32::from(a as i16) * i32::from(b as i16)) as u32;
-        std::array::from_fn(|row| product(a[row], b[row]))
-    }
-
-    #[inline(never)]
+    #[inline(always)]
     fn add_products<const BITS: u32>(
         self,
         mut sums: Self::Words,
