@@ -12,7 +12,7 @@ use crate::Case;
 use crate::cases::{EXACT, FUNCTION_TOLERANCE};
 use crate::data::{Random, download, f64_row, load, upload, weight};
 
-/// Where a row of a group comes from.
+/// The source of a row of a group.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Missing,
