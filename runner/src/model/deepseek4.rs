@@ -20,7 +20,7 @@ use crate::error::ModelError;
 use crate::memory::Memory;
 
 use super::feed_forward::{Activation, FeedForward, Style};
-use super::matrix::{Matrix, MatrixStack};
+use super::matrix::{Matrix, MatrixStack, multiply_each};
 use super::rope::rope;
 use super::scratch::ScratchShape;
 use super::streams::Mixer;
@@ -306,8 +306,12 @@ impl<B: Backend> Compressor<B> {
         s: &mut Scratch<B>,
     ) {
         let c = &mut s.compressed;
-        self.kv.multiply(backend, &s.normed, n, &mut c.kv);
-        self.gate.multiply(backend, &s.normed, n, &mut c.gate);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [(&self.kv, &mut c.kv), (&self.gate, &mut c.gate)],
+        );
         let n_group = places.rows.len();
         if n_group > 0 {
             let input = CompressionInput {

@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use super::attention::Attention;
 use super::dflash2::{ShortConv, Side};
 use super::feed_forward::FeedForward;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -90,9 +90,16 @@ impl<B: Backend> Layer<B> for Dflash<B> {
             conv.prepare(backend, rows, n, &mut s.conv);
             conv.apply(Side::Before, backend, pass.places, rows, &mut s.conv);
         }
-        self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
-        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
-        self.v.multiply(backend, &s.normed, n, &mut s.v);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [
+                (&self.q, &mut s.q_raw),
+                (&self.k, &mut s.k_raw),
+                (&self.v, &mut s.v),
+            ],
+        );
         backend.rms_norm(&s.q_raw, &self.q_norm, eps, n * self.n_head, &mut s.q);
         backend.rms_norm(&s.k_raw, &self.k_norm, eps, n * self.n_head_kv, &mut s.k);
         self.attention.forward_with(pass, self.sinks.as_ref());
@@ -112,8 +119,12 @@ impl<B: Backend> Layer<B> for Dflash<B> {
 
     fn inject(&self, pass: &mut Pass<'_, B>, features: &B::Buffer) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
-        self.k.multiply(backend, features, n, &mut s.k_raw);
-        self.v.multiply(backend, features, n, &mut s.v);
+        multiply_each(
+            backend,
+            features,
+            n,
+            [(&self.k, &mut s.k_raw), (&self.v, &mut s.v)],
+        );
         let n_heads = n * self.n_head_kv;
         backend.rms_norm(&s.k_raw, &self.k_norm, self.eps, n_heads, &mut s.k);
         self.attention.store(pass);

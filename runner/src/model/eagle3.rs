@@ -7,7 +7,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -107,9 +107,16 @@ impl<B: Backend> Layer<B> for Eagle3<B> {
         if self.residual == Residual::Normed {
             backend.copy_rows(&s.normed, 0, &mut s.x, 0, n_embd, n);
         }
-        self.q.multiply(backend, &s.joined, n, &mut s.q);
-        self.k.multiply(backend, &s.joined, n, &mut s.k);
-        self.v.multiply(backend, &s.joined, n, &mut s.v);
+        multiply_each(
+            backend,
+            &s.joined,
+            n,
+            [
+                (&self.q, &mut s.q),
+                (&self.k, &mut s.k),
+                (&self.v, &mut s.v),
+            ],
+        );
         self.attention.forward(pass);
 
         let s = &mut *pass.s;

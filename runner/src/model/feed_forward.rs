@@ -7,7 +7,7 @@ use crate::batch::NO_TOKEN;
 use crate::error::ModelError;
 
 use super::dflash2::{ShortConv, Side};
-use super::matrix::{Matrix, MatrixStack};
+use super::matrix::{Matrix, MatrixStack, multiply_each};
 use super::projection::Projection;
 use super::weights::Weights;
 use super::{Pass, Scratch};
@@ -245,8 +245,8 @@ impl<B: Backend> Gated<B> {
     /// Computes `s.ffn_out` from `s.normed`.
     fn forward(&self, backend: &B, n: usize, s: &mut Scratch<B>) {
         if let Some(gate) = &self.gate {
-            gate.multiply(backend, &s.normed, n, &mut s.ffn_gate);
-            self.up.multiply(backend, &s.normed, n, &mut s.ffn_up);
+            let products = [(gate, &mut s.ffn_gate), (&self.up, &mut s.ffn_up)];
+            multiply_each(backend, &s.normed, n, products);
         } else {
             self.up.multiply(backend, &s.normed, n, &mut s.ffn_gate);
         }

@@ -6,7 +6,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::{Activation, FeedForward, Style};
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -63,9 +63,16 @@ impl<B: Backend> Layer<B> for Gemma3<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        self.q.multiply(backend, &s.normed, n, &mut s.q_raw);
-        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
-        self.v.multiply(backend, &s.normed, n, &mut s.v);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [
+                (&self.q, &mut s.q_raw),
+                (&self.k, &mut s.k_raw),
+                (&self.v, &mut s.v),
+            ],
+        );
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n * self.n_head, &mut s.q);
         backend.rms_norm(
             &s.k_raw,

@@ -7,7 +7,7 @@ use crate::error::ModelError;
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
 use super::matrix::Matrix;
-use super::projection::Projection;
+use super::projection::{Projection, forward_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -58,12 +58,20 @@ impl<B: Backend> Layer<B> for Glm<B> {
         self.v.forward(backend, &s.normed, n, &mut s.v);
         match &self.norms {
             None => {
-                self.q.forward(backend, &s.normed, n, &mut s.q);
-                self.k.forward(backend, &s.normed, n, &mut s.k);
+                forward_each(
+                    backend,
+                    &s.normed,
+                    n,
+                    [(&self.q, &mut s.q), (&self.k, &mut s.k)],
+                );
             }
             Some([q_norm, k_norm]) => {
-                self.q.forward(backend, &s.normed, n, &mut s.q_raw);
-                self.k.forward(backend, &s.normed, n, &mut s.k_raw);
+                forward_each(
+                    backend,
+                    &s.normed,
+                    n,
+                    [(&self.q, &mut s.q_raw), (&self.k, &mut s.k_raw)],
+                );
                 backend.rms_norm(&s.q_raw, q_norm, eps, n * self.n_head, &mut s.q);
                 backend.rms_norm(&s.k_raw, k_norm, eps, n * self.n_head_kv, &mut s.k);
             }

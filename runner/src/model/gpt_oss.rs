@@ -7,7 +7,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::{Activation, FeedForward, Style};
-use super::projection::Projection;
+use super::projection::{Projection, forward_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -55,9 +55,16 @@ impl<B: Backend> Layer<B> for GptOss<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        self.q.forward(backend, &s.normed, n, &mut s.q);
-        self.k.forward(backend, &s.normed, n, &mut s.k);
-        self.v.forward(backend, &s.normed, n, &mut s.v);
+        forward_each(
+            backend,
+            &s.normed,
+            n,
+            [
+                (&self.q, &mut s.q),
+                (&self.k, &mut s.k),
+                (&self.v, &mut s.v),
+            ],
+        );
         self.attention.forward_with(pass, Some(&self.sinks));
 
         let s = &mut *pass.s;

@@ -16,11 +16,24 @@ pub(super) struct Matrix<B: Backend> {
 impl<B: Backend> Matrix<B> {
     /// Computes `n` rows of `out` from `n` rows of `x`.
     pub(super) fn multiply(&self, backend: &B, x: &B::Buffer, n: usize, out: &mut B::Buffer) {
-        if let Some(observation) = &self.observation {
+        multiply_each(backend, x, n, [(self, out)]);
+    }
+}
+
+/// Multiplies the same `n` rows of `x` by several matrices, each with its output.
+pub(super) fn multiply_each<B: Backend, const N: usize>(
+    backend: &B,
+    x: &B::Buffer,
+    n: usize,
+    products: [(&Matrix<B>, &mut B::Buffer); N],
+) {
+    for (matrix, _) in &products {
+        if let Some(observation) = &matrix.observation {
             observation.rows(backend, x, n);
         }
-        backend.matmul(&self.weight, x, n, out);
     }
+    let mut products = products.map(|(matrix, out)| (&matrix.weight, out));
+    backend.matmul_each(&mut products, x, n);
 }
 
 /// Matrices of the same shape stacked in one tensor: those of all experts, or of all heads.

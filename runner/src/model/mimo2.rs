@@ -9,7 +9,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::weights::Weights;
 use super::{Layer, Pass, Scratch};
 
@@ -108,8 +108,12 @@ impl<B: Backend> Layer<B> for MiMo<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s, dims) = (pass.backend, pass.n, &mut *pass.s, self.dims);
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        self.q.multiply(backend, &s.normed, n, &mut s.q);
-        self.k.multiply(backend, &s.normed, n, &mut s.k);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [(&self.q, &mut s.q), (&self.k, &mut s.k)],
+        );
         self.values(backend, n, s);
         self.attention.forward_with(pass, self.sinks.as_ref());
 

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::{Activation, FeedForward, Style};
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::weights::Weights;
 use super::{Layer, Pass};
 
@@ -92,9 +92,16 @@ impl<B: Backend> UnrotatedAttention<B> {
     fn forward(&self, pass: &mut Pass<'_, B>) {
         let (backend, n, s) = (pass.backend, pass.n, &mut *pass.s);
         backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
-        self.q.multiply(backend, &s.normed, n, &mut s.q);
-        self.k.multiply(backend, &s.normed, n, &mut s.k);
-        self.v.multiply(backend, &s.normed, n, &mut s.v);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [
+                (&self.q, &mut s.q),
+                (&self.k, &mut s.k),
+                (&self.v, &mut s.v),
+            ],
+        );
         self.attention.forward(pass);
         let s = &mut *pass.s;
         self.output.multiply(backend, &s.attended, n, &mut s.normed);
@@ -174,9 +181,16 @@ impl<B: Backend> Layer<B> for Mamba<B> {
         let inner = self.shape.n_head * self.shape.head_dim;
 
         backend.rms_norm(&s.x, &self.norm, self.eps, n, &mut s.normed);
-        self.gate.multiply(backend, &s.normed, n, &mut r.z);
-        self.channels.multiply(backend, &s.normed, n, &mut r.qkv);
-        self.time_step.multiply(backend, &s.normed, n, &mut r.alpha);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [
+                (&self.gate, &mut r.z),
+                (&self.channels, &mut r.qkv),
+                (&self.time_step, &mut r.alpha),
+            ],
+        );
         let bias = self.conv_bias.as_ref();
         backend.causal_conv(
             &r.qkv,

@@ -9,7 +9,7 @@ use crate::error::ModelError;
 
 use super::attention::Attention;
 use super::feed_forward::FeedForward;
-use super::matrix::Matrix;
+use super::matrix::{Matrix, multiply_each};
 use super::scratch::RecurrentScratch;
 use super::weights::Weights;
 use super::{Layer, Pass};
@@ -122,8 +122,12 @@ impl<B: Backend> Layer<B> for GatedAttention<B> {
         self.q_gate.multiply(backend, &s.normed, n, &mut s.q_gate);
         backend.copy_columns(&s.q_gate, half(0), &mut s.q_raw, whole, width, n_heads);
         backend.copy_columns(&s.q_gate, half(width), &mut s.gate, whole, width, n_heads);
-        self.k.multiply(backend, &s.normed, n, &mut s.k_raw);
-        self.v.multiply(backend, &s.normed, n, &mut s.v);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [(&self.k, &mut s.k_raw), (&self.v, &mut s.v)],
+        );
         backend.rms_norm(&s.q_raw, &self.q_norm, self.eps, n_heads, &mut s.q);
         backend.rms_norm(
             &s.k_raw,
@@ -231,8 +235,12 @@ impl<B: Backend> Layer<B> for GatedDeltaNet<B> {
         let (key_dim, inner) = (n_head_k * head_dim_k, n_head_v * head_dim_v);
 
         backend.rms_norm(&s.x, &self.attn_norm, self.eps, n, &mut s.normed);
-        self.qkv.multiply(backend, &s.normed, n, &mut d.qkv);
-        self.z.multiply(backend, &s.normed, n, &mut d.z);
+        multiply_each(
+            backend,
+            &s.normed,
+            n,
+            [(&self.qkv, &mut d.qkv), (&self.z, &mut d.z)],
+        );
         self.gates.forward(backend, &s.normed, n, &self.shape, d);
 
         backend.causal_conv(

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::MatmulOp;
-use super::cpu_quants::{QuantKernels, QuantProduct};
+use super::cpu_quants::QuantProduct;
 use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
@@ -22,8 +22,20 @@ use crate::types::Products;
 
 impl MatmulOp for Cpu {
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
-        let arena = Arena::new();
-        Factor::new(self, &arena, w, &x[..n * w.n_cols]).times(self, w, &mut out[..n * w.n_rows]);
+        self.matmul_each(&mut [(w, out)], x, n);
+    }
+
+    fn matmul_each(&self, products: &mut [(&Weight, &mut Buffer)], x: &Buffer, n: usize) {
+        // Weights of quants read the same form of the activations, and so do those of floats.
+        let is_quants = |w: &Weight| matches!(w.products, Products::Quants(_));
+        for alike in products.chunk_by_mut(|a, b| is_quants(a.0) == is_quants(b.0)) {
+            let arena = Arena::new();
+            let (w, _) = &alike[0];
+            let x = Factor::new(self, &arena, w, &x[..n * w.n_cols]);
+            for (w, out) in alike {
+                x.times(self, w, &mut out[..n * w.n_rows]);
+            }
+        }
     }
 }
 
@@ -56,10 +68,7 @@ struct Aligned<T>(T);
 /// Activation rows in the form that a weight's products read: quantized or float.
 #[derive(Clone, Copy)]
 pub(crate) enum Factor<'a> {
-    Quants {
-        x: Activations<'a>,
-        kernels: &'static QuantKernels,
-    },
+    Quants(Activations<'a>),
     Floats {
         x: &'a [Chunk],
         /// Chunks per row.
@@ -71,10 +80,7 @@ impl<'a> Factor<'a> {
     /// Prepares activations, `(n, n_in)`, for products with weights like `w`.
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
         match w.products {
-            Products::Quants(kernels) => Factor::Quants {
-                x: Activations::new(cpu, arena, x, w.n_cols),
-                kernels,
-            },
+            Products::Quants(_) => Factor::Quants(Activations::new(cpu, arena, x, w.n_cols)),
             Products::Floats => Factor::Floats {
                 x: whole_chunks(arena, x, w.n_cols),
                 n_chunk: w.n_cols.div_ceil(LANES),
@@ -85,10 +91,7 @@ impl<'a> Factor<'a> {
     /// Copies the given rows, in that order.
     pub(crate) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
-            Factor::Quants { x, kernels } => Factor::Quants {
-                x: x.gather(arena, rows),
-                kernels,
-            },
+            Factor::Quants(x) => Factor::Quants(x.gather(arena, rows)),
             Factor::Floats { x, n_chunk } => {
                 let gathered = arena.filled([0.0; LANES], rows.len() * n_chunk);
                 for (gathered, &row) in gathered.chunks_exact_mut(*n_chunk).zip(rows) {
@@ -102,7 +105,7 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// Multiplies by a weight: out `(n, n_out)`.
+    /// Multiplies by a weight like that which the factor was prepared for: out `(n, n_out)`.
     pub(crate) fn times(&self, cpu: &Cpu, w: &Weight, out: &mut [f32]) {
         if out.is_empty() {
             return;
@@ -115,8 +118,8 @@ impl<'a> Factor<'a> {
         let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(TASK_ROWS);
         let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
         let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
-        match self {
-            Factor::Quants { x, kernels } => {
+        match (self, &w.products) {
+            (Factor::Quants(x), Products::Quants(kernels)) => {
                 let is_warm = cpu.layout == Layout::Repacked && w.panels().is_some();
                 if cpu.layout == Layout::Repacked {
                     w.panels_or_init(|| (kernels.repack)(cpu, w));
@@ -139,9 +142,10 @@ impl<'a> Factor<'a> {
                     });
                 });
             }
-            Factor::Floats { x, .. } => {
+            (Factor::Floats { x, .. }, Products::Floats) => {
                 cpu.run(work, shares, |(first, out)| Product { w, x, first, out });
             }
+            _ => unreachable!("the factor is that of another kind of weight"),
         }
     }
 }
