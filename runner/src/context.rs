@@ -443,7 +443,7 @@ impl<B: Backend> Context<B> {
     }
 
     /// Returns the last batch's hidden states for MTP heads, or for the next step of a draft, (n,
-    /// n_embd).
+    /// hidden_width).
     pub fn carried(&self) -> &B::Buffer {
         self.model().carried(&self.scratch)
     }

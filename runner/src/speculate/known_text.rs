@@ -202,7 +202,7 @@ impl<B: Backend> Driver<B> {
             rows.push(window.row + step);
         }
         let model = self.target.model();
-        let width = model.hparams.n_embd as usize;
+        let n_embd = model.hparams.n_embd as usize;
         let backend = self.target.backend();
         let gather = |from: &B::Buffer, width: usize| {
             let mut to = Backend::scratch(backend, (rows.len() * width).max(1));
@@ -211,8 +211,8 @@ impl<B: Backend> Driver<B> {
             }
             to
         };
-        let hidden = gather(self.target.carried(), width);
-        let features = gather(self.target.features(), width * model.taps.len());
+        let hidden = gather(self.target.carried(), model.hparams.hidden_width() as usize);
+        let features = gather(self.target.features(), n_embd * model.taps.len());
         self.speculators.process(&TargetPass {
             batch: &batch,
             hidden: &hidden,

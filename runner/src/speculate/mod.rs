@@ -86,7 +86,7 @@ impl Policy {
 pub struct TargetPass<'a, B: Backend> {
     /// The tokens.
     pub batch: &'a Batch,
-    /// Hidden states after the final norm, (n, n_embd).
+    /// Hidden states that MTP heads read, (n, hidden_width).
     pub hidden: &'a B::Buffer,
     /// Inputs of the tapped layers, concatenated, (n, n_tap * n_embd).
     pub features: &'a B::Buffer,

@@ -100,9 +100,9 @@ pub(super) fn draft_tokens<B: Backend>(
 /// Gathers the hidden states of some rows of the last pass as input of the next one.
 fn carry<B: Backend>(context: &Context<B>, rows: &[usize], hidden: Option<&mut B::Buffer>) {
     if let Some(hidden) = hidden {
-        let n_embd = context.model().hparams.n_embd as usize;
+        let width = context.model().hparams.hidden_width() as usize;
         let backend = context.backend();
-        backend.gather_rows(context.carried(), n_embd, rows, hidden);
+        backend.gather_rows(context.carried(), width, rows, hidden);
     }
 }
 

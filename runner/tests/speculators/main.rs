@@ -6,6 +6,7 @@ mod chains;
 mod clusters;
 mod embeddings;
 mod identity;
+mod known_text;
 mod mock;
 mod recorder;
 mod rejection;
