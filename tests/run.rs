@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 
 use crate::util::{Cmd, Dir, bundled, read_json, reference, root, specconv, specrun};
 
-pub(crate) const CHECKPOINTS: [&str; 28] = [
+pub(crate) const CHECKPOINTS: [&str; 29] = [
     "deepseek2",
     "deepseek2-lite",
     "deepseek4",
+    "deepseek4-mtp",
     "gemma3",
     "gemma4",
     "gemma4moe",
@@ -80,11 +81,17 @@ pub(crate) fn comma_separated(value: &Value) -> String {
 /// Converts the checkpoint to F32. Other tests multiply quantized checkpoints without dequantizing them.
 pub(crate) fn f32_file(dir: &Dir, checkpoint: &str) -> PathBuf {
     let file = dir.convert(&reference(checkpoint), "f32.gguf", &["--outtype", "f32"]);
-    if !["deepseek4", "gpt-oss"].contains(&checkpoint) {
-        return file;
+    match ["deepseek4", "deepseek4-mtp", "gpt-oss"].contains(&checkpoint) {
+        true => dequantized(dir, &file),
+        false => file,
     }
-    let decoded = dir.join("decoded.gguf");
-    let quantize = specconv("quantize").arg("--allow-requantize").arg(&file);
+}
+
+/// Writes a copy of the file with its quantized matrices as F32.
+pub(crate) fn dequantized(dir: &Dir, file: &Path) -> PathBuf {
+    let name = file.file_name().unwrap().to_str().unwrap();
+    let decoded = dir.join(&format!("decoded-{name}"));
+    let quantize = specconv("quantize").arg("--allow-requantize").arg(file);
     quantize.arg(&decoded).arg("F32").ok();
     decoded
 }
@@ -277,6 +284,7 @@ fn greedy_text_is_that_of_transformers() {
 fn mtp_counts_are_those_of_transformers() {
     for checkpoint in [
         "deepseek2",
+        "deepseek4-mtp",
         "glm4moe",
         "glm4moelite",
         "mimo2",
@@ -289,10 +297,18 @@ fn mtp_counts_are_those_of_transformers() {
     ] {
         let dir = Dir::new();
         let file = f32_file(&dir, checkpoint);
+        // The only head that is a file of its own.
+        let sidecar = (checkpoint == "deepseek4-mtp").then(|| {
+            let head = dir.convert(&reference(checkpoint), "head.gguf", &["--mtp"]);
+            dequantized(&dir, &head)
+        });
         let golden = read_json(&reference(checkpoint).join("logits.json"));
         for run in golden["mtp"]["speculation"].as_array().unwrap() {
             let n_max = run["n_max"].to_string();
             let generate = specrun("generate").arg("-m").arg(&file);
+            let generate = sidecar
+                .iter()
+                .fold(generate, |run, head| run.arg("-md").arg(head));
             let generate = generate
                 .arg("--tokens")
                 .arg(comma_separated(&golden["prompt"]));

@@ -248,6 +248,7 @@ fn nemotron_h() {
 #[test]
 fn deepseek4() {
     check("deepseek4", 10);
+    check("deepseek4-mtp", 10);
     check("deepseek4-bf16", 2);
     check("deepseek4-dspark", 1);
 }

@@ -2,8 +2,9 @@
 
     python3 deepseek4.py LLAMA_CPP [NAME ...]
 
-`deepseek4` has FP8 weights, FP4 experts and an MTP head; `deepseek4-dspark` is a DSpark draft for it; `deepseek4-bf16` has FP4 experts and BF16 weights in two files, eleven layers
-whose names do not sort by number, a hash layer with biases, and no head. Configs have the fields of released ones, which
+`deepseek4` has FP8 weights, FP4 experts and an MTP head; `deepseek4-mtp` is the same with drafts that are often accepted, and with wider heads of the
+indexer, because llama.cpp runs only multiples of 64; `deepseek4-dspark` is a DSpark draft for the former; `deepseek4-bf16` has FP4 experts and BF16
+weights in two files, eleven layers whose names do not sort by number, a hash layer with biases, and no head. Configs have the fields of released ones, which
 llama.cpp's converter reads without transformers. It embeds a chat template of its own if a checkpoint has none, so these have one.
 """
 
@@ -14,6 +15,7 @@ import shutil
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import transformers
@@ -21,6 +23,7 @@ from safetensors.torch import load_file, save_file
 
 import checkpoints
 from checkpoints import HERE, OUTTYPES, byte_level, goldens, sha256, write_json
+from qwen import speculate
 
 N_VOCAB = 320
 SPLITS = [
@@ -173,6 +176,38 @@ class Checkpoint:
         return self.tensors
 
 
+class Following(Checkpoint):
+    """After most tokens comes that of a fixed permutation, also in the drafts of the head."""
+
+    def stored(self, name, values):
+        """FP8 with one power of two that makes most values normal numbers."""
+        self.tensors[f"{name}.weight"] = (16 * values).to(torch.float8_e4m3fn)
+        blocks = (-(-values.shape[0] // 128), -(-values.shape[1] // 128))
+        self.tensors[f"{name}.scale"] = torch.full(blocks, 123, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+
+    def matrix(self, name, n_rows, n_columns):
+        self.stored(name, self.random(n_rows, n_columns) / n_columns ** 0.5)
+
+    def expert(self, name, n_rows, n_columns):
+        super().expert(name, n_rows, n_columns)
+        exponents = torch.randint(120, 123, (n_rows, n_columns // 32), generator=self.generator, dtype=torch.uint8)
+        self.tensors[f"{name}.scale"] = exponents.view(torch.float8_e8m0fnu)
+
+    def build(self):
+        tensors, width = super().build(), self.config["hidden_size"]
+        n_text = self.config["bos_token_id"]
+        order = torch.randperm(n_text, generator=self.generator)
+        embeddings = self.random(N_VOCAB, width)
+        head = 0.01 * self.random(N_VOCAB, width)
+        head[order] += 0.2 * embeddings[:n_text]
+        tensors["embed.weight"] = (0.8 * embeddings).to(torch.bfloat16)
+        tensors["head.weight"] = head.to(torch.bfloat16)
+        noise = lambda: self.random(width, width) / width ** 0.5
+        self.stored("mtp.0.e_proj", 2 * torch.eye(width) + 2.5 * noise())
+        self.stored("mtp.0.h_proj", 2.5 * noise())
+        return tensors
+
+
 COMMON = dict(
     architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", attention_bias=False, attention_dropout=0.0,
     bos_token_id=315, eos_token_id=316, hidden_act="silu", vocab_size=N_VOCAB, hidden_size=32, moe_intermediate_size=32,
@@ -195,6 +230,7 @@ CONFIGS = {
 }
 
 
+CONFIGS["deepseek4-mtp"] = dict(CONFIGS["deepseek4"], hidden_size=64, index_n_heads=8, index_head_dim=128)
 CONFIGS["deepseek4-dspark"] = dict(
     CONFIGS["deepseek4"], n_mtp_layers=2, dspark_block_size=5, dspark_noise_token_id=317,
     dspark_target_layer_ids=[0, 2], dspark_markov_rank=16)
@@ -239,11 +275,14 @@ def make(name):
     # The type of the file changes nothing.
     checkpoints.OUTTYPES = OUTTYPES if is_fp8 else ["q8_0", "auto"]
     write_json(folder / "config.json", config)
-    store(folder, Checkpoint(name, config, is_fp8).build(), 1 if is_fp8 else 2)
+    kind = Following if name == "deepseek4-mtp" else Checkpoint
+    store(folder, kind(name, config, is_fp8).build(), 1 if is_fp8 else 2)
     goldens(name, folder, dict(pre="deepseek-v3", modes=MTP_MODES if is_fp8 else {}))
-    if name == "deepseek4":
+    if name in ["deepseek4", "deepseek4-mtp"]:
         spec = dict(prompt=checkpoints.TEXT[:2000], n_prompt=300)
         checkpoints.logits(name, folder, encode, trunk(folder), spec)
+    if name == "deepseek4-mtp":
+        add_speculation(folder)
 
 
 # Parts of names in checkpoints and in transformers, in the order in which they are replaced.
@@ -294,17 +333,11 @@ def choose_first(scorer):
     scorer.forward = lambda *args: -forward(*args).sort(dim=-1, descending=True, stable=True).indices.argsort().float()
 
 
-def trunk(folder):
-    """The model without its head, with the names of transformers."""
-    fields = json.loads((folder / "config.json").read_text())
-    fields.pop("quantization_config", None)
-    config = transformers.DeepseekV4Config(**fields)
-    model = transformers.DeepseekV4ForCausalLM(config).float()
-    tensors = decode(load_file(folder / "model.safetensors"))
+def model_of(config, tensors, n_expert):
+    """A model of transformers with the tensors of a checkpoint's trunk."""
+    model = transformers.DeepseekV4ForCausalLM(config).float().eval()
     state, experts = {}, {}
     for name, value in tensors.items():
-        if name.startswith("mtp."):
-            continue
         for old, new in RENAMED:
             name = name.replace(old, new)
         name = {"embed.weight": "model.embed_tokens.weight", "head.weight": "lm_head.weight"}.get(name, f"model.{name}")
@@ -314,7 +347,7 @@ def trunk(folder):
             continue
         state[name] = value
     for prefix, own in experts.items():
-        each = lambda part: torch.stack([own[f"{i}.{part}.weight"] for i in range(config.n_routed_experts)])
+        each = lambda part: torch.stack([own[f"{i}.{part}.weight"] for i in range(n_expert)])
         state[f"{prefix}.experts.gate_up_proj"] = torch.cat([each("w1"), each("w3")], dim=1)
         state[f"{prefix}.experts.down_proj"] = each("w2")
     model.load_state_dict(state)
@@ -322,6 +355,80 @@ def trunk(folder):
         if hasattr(layer.self_attn.compressor, "indexer"):
             choose_first(layer.self_attn.compressor.indexer.scorer)
     return model
+
+
+def fields_of(folder):
+    fields = json.loads((folder / "config.json").read_text())
+    fields.pop("quantization_config", None)
+    return fields
+
+
+def trunk(folder):
+    """The model without its head, with the names of transformers."""
+    fields = fields_of(folder)
+    tensors = decode(load_file(folder / "model.safetensors"))
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("mtp.")}
+    return model_of(transformers.DeepseekV4Config(**fields), tensors, fields["n_routed_experts"])
+
+
+class Streams:
+    """A trunk whose hidden states are all streams, one after another."""
+
+    def __init__(self, trunk):
+        self.trunk = trunk
+
+    def model(self, tokens):
+        found = []
+        hook = self.trunk.model.hc_head.register_forward_pre_hook(lambda _, args: found.append(args[0]))
+        self.trunk.model(tokens)
+        hook.remove()
+        return SimpleNamespace(last_hidden_state=found[0].flatten(-2))
+
+    def lm_head(self, hidden):
+        streams = hidden.unflatten(-1, (self.trunk.config.hc_mult, -1))[None]
+        return self.trunk.lm_head(self.trunk.model.norm(self.trunk.model.hc_head(streams)))[0]
+
+
+class Head:
+    """The MTP head as a model of one layer, whose input is replaced."""
+
+    def __init__(self, folder):
+        fields, tensors = fields_of(folder), decode(load_file(folder / "model.safetensors"))
+        fields.update(num_hidden_layers=1, num_hash_layers=0, compress_ratios=[0])
+        self.own = {name.removeprefix("mtp.0."): value for name, value in tensors.items() if name.startswith("mtp.0.")}
+        joining = ["enorm.weight", "hnorm.weight", "e_proj.weight", "h_proj.weight"]
+        layer = {name if name.startswith(("norm", "hc_head")) else f"layers.0.{name}": value
+                 for name, value in self.own.items() if name not in joining}
+        shared = {name: tensors[name] for name in ["embed.weight", "head.weight"]}
+        config = transformers.DeepseekV4Config(**fields)
+        self.streams = Streams(model_of(config, shared | layer, fields["n_routed_experts"]))
+
+    def norm(self, x, name):
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.streams.trunk.config.rms_norm_eps)
+        return x * self.own[name]
+
+    def rows(self, tokens, hidden):
+        """The streams after the layer and the logits of each token, paired with the trunk's streams before."""
+        tokens, model = torch.tensor([tokens]), self.streams.trunk.model
+        embedded = self.norm(model.embed_tokens(tokens), "enorm.weight") @ self.own["e_proj.weight"].T
+        streams = self.norm(hidden.unflatten(-1, (model.config.hc_mult, -1)), "hnorm.weight")
+        x = embedded[:, :, None] + streams[None] @ self.own["h_proj.weight"].T
+        hook = model.layers[0].register_forward_pre_hook(lambda _, args: (x, *args[1:]))
+        out = self.streams.model(tokens).last_hidden_state[0]
+        hook.remove()
+        return out, self.streams.lm_head(out)
+
+
+def add_speculation(folder):
+    """What is drafted and accepted with the MTP head, added to what is known of the checkpoint."""
+    path = folder / "logits.json"
+    logits = json.loads(path.read_text())
+    with torch.no_grad():
+        target, head = Streams(trunk(folder)), Head(folder)
+        runs = [speculate(target, head, logits["prompt"], n_max, 64) for n_max in [1, 3, 8]]
+    logits["mtp"] = {"speculation": runs}
+    path.write_text(json.dumps(logits, ensure_ascii=False) + "\n")
+    print(folder.name, [(run["draft_n"], run["draft_n_accepted"]) for run in runs])
 
 
 class NoConfig:
