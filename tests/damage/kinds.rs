@@ -9,7 +9,7 @@ use schemas::vocab::write_d2t;
 use super::edit::{
     add_noise, copy_tensor, each, edit, ids, names, noise, permute, rename, scale, set_u32, swap,
 };
-use super::{assistants, blocks, chained};
+use super::{assistants, blocks, chained, streams};
 
 /// The bundled target and its drafts besides its own head, and random models whose drafts it has no example of.
 #[derive(Clone)]
@@ -25,6 +25,10 @@ pub(super) struct Files {
     pub(super) step35: Plan,
     /// Three chained heads.
     pub(super) mimo2: Plan,
+    /// The target of `deepseek4_head`.
+    pub(super) deepseek4: Plan,
+    /// A head that reads several residual streams.
+    pub(super) deepseek4_head: Plan,
     /// The target of `assistant` and `clusters`.
     pub(super) gemma4: Plan,
     pub(super) assistant: Plan,
@@ -42,12 +46,13 @@ pub(super) enum Draft {
     Dspark,
     Step35,
     Mimo2,
+    DeepSeek4,
     Assistant,
     Clusters,
 }
 
 impl Draft {
-    pub(super) const ALL: [Draft; 9] = [
+    pub(super) const ALL: [Draft; 10] = [
         Draft::Mtp,
         Draft::Simple,
         Draft::Eagle3,
@@ -55,15 +60,19 @@ impl Draft {
         Draft::Dspark,
         Draft::Step35,
         Draft::Mimo2,
+        Draft::DeepSeek4,
         Draft::Assistant,
         Draft::Clusters,
     ];
 
     pub(super) fn spec_type(self) -> SpecType {
         match self {
-            Draft::Mtp | Draft::Step35 | Draft::Mimo2 | Draft::Assistant | Draft::Clusters => {
-                SpecType::DraftMtp
-            }
+            Draft::Mtp
+            | Draft::Step35
+            | Draft::Mimo2
+            | Draft::DeepSeek4
+            | Draft::Assistant
+            | Draft::Clusters => SpecType::DraftMtp,
             Draft::Simple => SpecType::DraftSimple,
             Draft::Eagle3 => SpecType::DraftEagle3,
             Draft::Dflash => SpecType::DraftDflash,
@@ -76,6 +85,7 @@ impl Draft {
             Draft::Dspark => &files.qwen3,
             Draft::Step35 => &files.step35,
             Draft::Mimo2 => &files.mimo2,
+            Draft::DeepSeek4 => &files.deepseek4,
             Draft::Assistant | Draft::Clusters => &files.gemma4,
             _ => &files.target,
         }
@@ -88,6 +98,7 @@ impl Draft {
             Draft::Eagle3 => Some(&files.eagle3),
             Draft::Dflash => Some(&files.dflash),
             Draft::Dspark => Some(&files.dspark),
+            Draft::DeepSeek4 => Some(&files.deepseek4_head),
             Draft::Assistant => Some(&files.assistant),
             Draft::Clusters => Some(&files.clusters),
             Draft::Mtp | Draft::Step35 | Draft::Mimo2 => None,
@@ -230,6 +241,7 @@ pub(super) fn all() -> Vec<Kind> {
         eagle3s(),
         blocks::all(),
         chained::all(),
+        streams::all(),
         assistants::all(),
     ]
     .into_iter()

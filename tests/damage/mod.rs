@@ -6,6 +6,7 @@ mod blocks;
 mod chained;
 mod edit;
 mod kinds;
+mod streams;
 
 use std::fmt::Write;
 use std::fs;
@@ -25,6 +26,7 @@ use verify::checks::{Baseline, InvarianceConfig, Tolerances};
 use verify::prompts::{self, Prompt};
 use verify::{DecodeOptions, Error, Machine, Stage, VerifyConfig, verify};
 
+use crate::run::dequantized;
 use crate::util::{Dir, bundled, reference, root};
 use edit::{add_noise, each};
 use kinds::{Draft, Files, Finder, Kind};
@@ -57,6 +59,10 @@ impl Healthy {
             let flags = of_target.as_ref().map_or(&[][..], |flags| flags);
             open(&dir.convert(checkpoint, &format!("{name}.gguf"), flags)).unwrap()
         };
+        let deepseek4 = |name: &str, flags: &[&str]| {
+            let file = dir.convert(&reference("deepseek4-mtp"), name, flags);
+            open(&dequantized(&dir, &file)).unwrap()
+        };
         let assistant = bundled("tiny-gemma4-assistant");
         let files = Files {
             target: convert(&target, None),
@@ -67,6 +73,8 @@ impl Healthy {
             dspark: convert(&reference("dspark-qwen3"), Some(&qwen3)),
             step35: convert(&reference("step35"), None),
             mimo2: convert(&reference("mimo2"), None),
+            deepseek4: deepseek4("deepseek4.gguf", &[]),
+            deepseek4_head: deepseek4("deepseek4-head.gguf", &["--mtp"]),
             gemma4: convert(&bundled("tiny-gemma4"), None),
             assistant: open(&dir.convert(&assistant, "assistant.gguf", &["--no-clusters"]))
                 .unwrap(),
