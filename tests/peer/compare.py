@@ -50,8 +50,8 @@ class Peer:
         self.quantize_bin = folder / "llama-quantize"
         self.server_bin = folder / "llama-server"
 
-    def quantize(self, source, output, ftype):
-        run(self.quantize_bin, source, output, ftype, 2)
+    def quantize(self, source, output, ftype, *flags):
+        run(self.quantize_bin, *flags, source, output, ftype, 2)
 
     def generate(self, model, tokens, *flags):
         """Returns the greedy continuation of llama.cpp's server, and the number of accepted draft tokens."""
@@ -124,6 +124,7 @@ def main():
             quantized(name, folder, peer, ours)
         for name in WITH_HEAD + ["tiny-qwen35-mtp"]:
             heads(name, folder, peer, ours)
+        separate_head("deepseek4-mtp", folder, peer, ours)
         drafted(folder, peer, ours)
     if failures:
         sys.exit(f"{len(failures)} checks failed: {', '.join(failures)}")
@@ -190,6 +191,31 @@ def heads(name, folder, peer, ours):
     ours.specconv("graft-mtp", "--target", small, "--mtp", head, "-o", grafted)
     found, detail = peer.generate(grafted, tokens, *mtp)
     check(f"{name}: a head on a Q8_0 body drafts in the peer", found is not None and detail)
+
+
+def separate_head(name, folder, peer, ours):
+    """Checks a model whose head is always a sidecar, and whose matrices keep their types."""
+    files = [folder / f"{name}.gguf", folder / f"mtp-{name}.gguf"]
+    plain = [folder / f"{name}-plain.gguf", folder / f"mtp-{name}-plain.gguf"]
+    requantize = "--allow-requantize"
+    for file, f32, flags in zip(files, plain, [[], ["--mtp"]]):
+        ours.specconv("convert", checkpoint(name), "-o", file, *flags)
+        ours.specconv("quantize", requantize, file, f32, "F32")
+        for ftype in ["Q8_0", "Q4_K_M", "Q6_K", "MXFP4_MOE"]:
+            own, theirs = folder / f"{name}-{ftype}.gguf", folder / f"{name}-{ftype}-peer.gguf"
+            ours.specconv("quantize", requantize, "--overwrite", file, own, ftype)
+            peer.quantize(file, theirs, ftype, requantize)
+            check(f"{file.stem} {ftype}: same file", sha256(own) == sha256(theirs))
+    model, head = plain
+    tokens = prompt_of(name)
+    for n in [1, 3, 8]:
+        flags = ["-md", head, "--spec-type", "draft-mtp", "--spec-draft-n-max", n]
+        found, accepted = peer.generate(model, tokens, *flags)
+        own = ours.generate(model, tokens, *flags)
+        check(f"{name}, drafts of {n}: same text", own["tokens"] == found, accepted)
+        same = own["counters"]["n_accepted"] == accepted
+        counts = f"{own['counters']['n_accepted']} {accepted}"
+        check(f"{name}, drafts of {n}: as many accepted", same, counts)
 
 
 def drafted(folder, peer, ours):
