@@ -110,9 +110,6 @@ fn heads() -> Vec<Kind> {
         streams("streams: mixer zero", Fit(FitCause::Zero), |f| {
             edit(&mut f.deepseek4_head, MIXER[0], |x, _| x.fill(0.0))
         }),
-        streams("streams: mixer is silent", Nothing, |f| {
-            edit(&mut f.deepseek4_head, MIXER[1], |x, _| x.fill(-100.0))
-        }),
         streams("streams: streams in another order", Nothing, |f| {
             head(f, "hc_attn_fn.weight", |x, w| {
                 x.chunks_mut(w).for_each(|row| row.rotate_left(w / 4))
