@@ -701,7 +701,7 @@ fn attention<B: Backend + 'static>(
 
 /// Shapes beyond the limits of the CUDA kernels are a failure and give no result.
 #[test]
-fn heads_that_are_too_large_are_refused() {
+fn heads_that_are_too_large_for_cuda_are_refused() {
     let shape = AttentionShape {
         n_head: 1,
         n_head_kv: 1,

@@ -24,7 +24,7 @@ pub(crate) fn hyper_connection<B: Backend + 'static>(
     let mixes = random.rows(n, n_weight);
     let x = random.rows(n, n_stream * dim);
     let output = random.rows(n, dim);
-    let is_connection = n_weight > n_stream;
+    let is_connection = shape.is_connection();
     let formula = |row: usize| {
         let weights = weights(&shape, &mixes[row], &scale, &base);
         let (x, output) = (f64_row(&x[row]), f64_row(&output[row]));
@@ -88,7 +88,7 @@ fn weights(shape: &StreamShape, mixes: &[f32], scale: &[f32], base: &[f32]) -> V
         let sum: f64 = places().map(|i| matrix[i]).sum::<f64>() + eps;
         places().for_each(|i| matrix[i] /= sum);
     };
-    if !matrix.is_empty() {
+    if shape.is_connection() {
         (0..n).for_each(|row| divide(&mut matrix, row * n, 1, 0.0));
         matrix.iter_mut().for_each(|x| *x += eps);
         (0..n).for_each(|column| divide(&mut matrix, column, n, eps));

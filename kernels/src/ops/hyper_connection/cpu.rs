@@ -101,13 +101,10 @@ impl Kernel for Weights<'_> {
                 _ => value,
             };
         }
-        let Some(matrix) = self
-            .out
-            .get_mut(2 * n..)
-            .filter(|matrix| !matrix.is_empty())
-        else {
+        if !self.shape.is_connection() {
             return;
-        };
+        }
+        let matrix = &mut self.out[2 * n..];
         for row in matrix.chunks_exact_mut(n) {
             let largest = row.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
             row.iter_mut().for_each(|x| *x = exp(*x - largest));

@@ -66,4 +66,9 @@ impl StreamShape {
     pub fn connection(n: usize) -> usize {
         (2 + n) * n
     }
+
+    /// True if rows have the factors of a connection, and not only those for inputs.
+    pub fn is_connection(&self) -> bool {
+        self.n_weight > self.n_stream
+    }
 }
