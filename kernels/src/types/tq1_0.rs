@@ -106,23 +106,42 @@ fn fields<W: Packed>(simd: W, words: W::Words) -> Fields<W> {
     ]
 }
 
-/// Removes the first digit of each field and returns the digits as the bytes of a word.
+/// Returns the first digits of fields as the bytes of a word.
 #[inline(always)]
-fn next_digits<W: Packed>(simd: W, fields: &mut Fields<W>) -> W::Words {
-    let mask = simd.splat_word(0x00ff_00ff);
-    let even = simd.add(fields[0], simd.shift_left::<1>(fields[0]));
-    let odd = simd.add(fields[1], simd.shift_left::<1>(fields[1]));
-    *fields = [simd.and(even, mask), simd.and(odd, mask)];
+fn digits<W: Packed>(simd: W, fields: Fields<W>) -> W::Words {
+    let [even, odd] = each!(2, i => times_three(simd, fields[i]));
     simd.or(
         simd.and(simd.shift_right::<8>(even), simd.splat_word(0x0003_0003)),
         simd.and(odd, simd.splat_word(0x0300_0300)),
     )
 }
 
-/// Returns the next digits of four words.
+/// Removes the first digit of each field.
 #[inline(always)]
-fn next_half<W: Packed>(simd: W, fields: &mut [Fields<W>; 4]) -> HalfTile<W> {
-    each!(4, i => next_digits(simd, &mut fields[i]))
+fn without_digit<W: Packed>(simd: W, fields: Fields<W>) -> Fields<W> {
+    let mask = simd.splat_word(0x00ff_00ff);
+    each!(2, i => simd.and(times_three(simd, fields[i]), mask))
+}
+
+#[inline(always)]
+fn times_three<W: Packed>(simd: W, fields: W::Words) -> W::Words {
+    simd.add(fields, simd.shift_left::<1>(fields))
+}
+
+/// Returns digit `N`, counted from 0, of the bytes of each word.
+#[inline(always)]
+fn digit<W: Packed, const N: usize>(simd: W, words: W::Words) -> W::Words {
+    let mut fields = fields(simd, words);
+    for _ in 0..N {
+        fields = without_digit(simd, fields);
+    }
+    digits(simd, fields)
+}
+
+/// Returns digit `N` of the bytes of four words.
+#[inline(always)]
+fn half<W: Packed, const N: usize>(simd: W, words: [W::Words; 4]) -> HalfTile<W> {
+    each!(4, i => digit::<W, N>(simd, words[i]))
 }
 
 impl Unpack for TQ1_0 {
@@ -142,33 +161,37 @@ impl Unpack for TQ1_0 {
         rows: impl Blocks,
         group: usize,
     ) -> [HalfTile<W>; 4] {
-        let words = rows.words(simd, 16 * HALF);
-        let mut first = each!(4, i => fields(simd, words[i]));
-        let tiles = [
-            next_half(simd, &mut first),
-            next_half(simd, &mut first),
-            next_half(simd, &mut first),
-            next_half(simd, &mut first),
-        ];
+        let first = rows.words(simd, 16 * HALF);
         if group == 0 {
-            return tiles;
+            return [
+                half::<W, 0>(simd, first),
+                half::<W, 1>(simd, first),
+                half::<W, 2>(simd, first),
+                half::<W, 3>(simd, first),
+            ];
         }
+        let fourth = half::<W, 4>(simd, first);
         // The halves of the next tiles alternate between the digits of sixteen bytes.
-        let words = rows.words(simd, 32);
-        let mut second = each!(4, i => fields(simd, words[i]));
-        if HALF == 1 {
-            next_half(simd, &mut second);
+        let second = rows.words(simd, 32);
+        if HALF == 0 {
+            return [
+                fourth,
+                half::<W, 0>(simd, second),
+                half::<W, 2>(simd, second),
+                half::<W, 4>(simd, second),
+            ];
         }
-        let fifth = next_half(simd, &mut second);
-        next_half(simd, &mut second);
-        let sixth = next_half(simd, &mut second);
-        let seventh = if HALF == 0 {
-            next_half(simd, &mut second);
-            next_half(simd, &mut second)
-        } else {
-            let mut rest = fields(simd, rows.word(simd, 48));
-            each!(4, _i => next_digits(simd, &mut rest))
-        };
-        [next_half(simd, &mut first), fifth, sixth, seventh]
+        let rest = rows.word(simd, 48);
+        [
+            fourth,
+            half::<W, 1>(simd, second),
+            half::<W, 3>(simd, second),
+            [
+                digit::<W, 0>(simd, rest),
+                digit::<W, 1>(simd, rest),
+                digit::<W, 2>(simd, rest),
+                digit::<W, 3>(simd, rest),
+            ],
+        ]
     }
 }
