@@ -11,7 +11,6 @@ use super::weight::Weight;
 use super::{Cpu, parts};
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
 use crate::simd::{Kernel, Simd};
-use crate::types::common::block::{Bytes, blocks};
 use crate::types::common::unpack::{Blocks, InRows, Unpack};
 
 /// Division of a block into words and loose bytes, which come before or after them.
@@ -51,7 +50,7 @@ const fn lines_of_words<T: Unpack>() -> [u8; MAX_WORDS] {
 }
 
 impl Geometry {
-    const fn of<T: Unpack>() -> Geometry {
+    pub(crate) const fn of<T: Unpack>() -> Geometry {
         let geometry = Geometry {
             bytes: size_of::<T>(),
             lead: T::LEAD,
@@ -69,26 +68,31 @@ impl Geometry {
         geometry
     }
 
+    #[inline(always)]
     const fn n_words(self) -> usize {
         (self.bytes - self.lead) / 4
     }
 
     /// Returns the line of a word among those of its block.
+    #[inline(always)]
     const fn line_of_word(self, word: usize) -> usize {
         self.lines[word] as usize
     }
 
     /// Bytes after the last word.
+    #[inline(always)]
     const fn tail(self) -> usize {
         (self.bytes - self.lead) % 4
     }
 
     /// Bytes that are in no word.
+    #[inline(always)]
     const fn n_loose(self) -> usize {
         self.lead + self.tail()
     }
 
     /// Offset of the loose bytes.
+    #[inline(always)]
     const fn loose_at(self) -> usize {
         if self.lead > 0 {
             0
@@ -98,6 +102,7 @@ impl Geometry {
     }
 
     /// Blocks whose loose bytes share a cache line, which precedes their words.
+    #[inline(always)]
     const fn blocks_per_line(self) -> usize {
         match self.n_loose() {
             0 => 1,
@@ -106,18 +111,21 @@ impl Geometry {
     }
 
     /// Cache lines of loose bytes before the words of `blocks_per_line` blocks: 0 or 1.
+    #[inline(always)]
     const fn loose_lines(self) -> usize {
         (self.n_loose() > 0) as usize
     }
 
     /// Cache lines before block `i` of a panel. For `i` inside a group of blocks that share a line of loose
     /// bytes, that line is counted.
+    #[inline(always)]
     const fn line(self, i: usize) -> usize {
         i.div_ceil(self.blocks_per_line()) * self.loose_lines() + i * self.n_words()
     }
 
     /// Returns the place of block `i` in a panel: the line and the offset in it of its loose bytes, and the
     /// line of its first word.
+    #[inline(always)]
     const fn place(self, i: usize) -> (usize, usize, usize) {
         let in_line = i % self.blocks_per_line();
         let line = self.line(i - in_line);
@@ -166,8 +174,12 @@ impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
     #[inline(always)]
     fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
         debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
-        let geometry = const { Geometry::of::<T>() };
-        let line = &self.words[geometry.line_of_word((at - T::LEAD) / 4)];
+        let word = (at - T::LEAD) / 4;
+        let line = match const { T::READ_ORDER.is_empty() } {
+            true => word,
+            false => const { Geometry::of::<T>() }.line_of_word(word),
+        };
+        let line = &self.words[line];
         self.prefetch_after(simd, line);
         simd.load_words(&line.0)
     }
@@ -197,6 +209,10 @@ impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
 #[repr(C, align(64))]
 pub(crate) struct Line(pub(crate) WordBytes);
 
+impl Line {
+    const ZERO: Line = Line([0; 4 * ROWS]);
+}
+
 /// Bytes repacked before their source is released: work for all threads, but little compared to a model.
 const SLAB: usize = 4 << 20;
 
@@ -216,9 +232,8 @@ pub(crate) struct Panels {
 impl Panels {
     /// Repacks a weight, some panels at a time. The source of each slab is released at once, so that no
     /// large part of the weight is in memory twice.
-    pub(crate) fn new<T: Unpack>(cpu: &Cpu, w: &Weight) -> Panels {
-        let geometry = Geometry::of::<T>();
-        let n_block = w.row(0).len() / size_of::<T>();
+    pub(crate) fn new(cpu: &Cpu, w: &Weight, geometry: Geometry) -> Panels {
+        let n_block = w.row(0).len() / geometry.bytes;
         let panel_len = geometry.line(n_block);
         let n_panel = w.n_rows.div_ceil(ROWS);
         let mut lines = cpu.huge_pages.take(n_panel * panel_len);
@@ -227,11 +242,11 @@ impl Panels {
             let room = &mut lines.uninit()[slab.start * panel_len..][..n_line];
             let tasks = room.chunks_exact_mut(panel_len).enumerate();
             let work = 16 * n_line * size_of::<Line>();
-            cpu.run(work, tasks, |(panel, room)| Pack::<T> {
+            cpu.run(work, tasks, |(panel, room)| Pack {
                 w,
+                geometry,
                 first: (slab.start + panel) * ROWS,
-                room,
-                of: PhantomData,
+                lines: zeroed(room),
             });
             w.release_pages(slab.start * ROWS..w.n_rows.min(slab.end * ROWS));
         }
@@ -301,14 +316,15 @@ impl<'a> Panel<'a> {
         self.lines.len()
     }
 
-    /// Returns the loose bytes and the words of one block of each row.
+    /// Returns the loose bytes and the words of one block of each row, and all words after them: checks of the index of
+    /// each then keep the compiler from moving loads and prefetches across each other.
     #[inline(always)]
     fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {
         let (line, at, words) = geometry.place(i);
         let loose = &self.lines[line..line + geometry.loose_lines()];
         (
             &bytes(loose)[at..at + geometry.n_loose() * ROWS],
-            &self.lines[words..words + geometry.n_words()],
+            &self.lines[words..],
         )
     }
 
@@ -360,57 +376,109 @@ fn bytes_mut(lines: &mut [Line]) -> &mut [u8] {
     unsafe { slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// Returns the blocks of sixteen rows, starting at `first`; missing rows repeat the last one.
-#[inline(always)]
-pub(crate) fn sixteen_rows<T: Bytes>(w: &Weight, first: usize) -> [&[T]; ROWS] {
-    let last = w.n_rows - 1;
-    array(|row| blocks(w.row((first + row).min(last))))
+/// Writes zeros.
+fn zeroed(room: &mut [MaybeUninit<Line>]) -> &mut [Line] {
+    for line in &mut *room {
+        line.write(Line::ZERO);
+    }
+    // SAFETY: the lines have just been written, and the exclusive borrow passes on.
+    unsafe { slice::from_raw_parts_mut(room.as_mut_ptr().cast(), room.len()) }
 }
 
-/// Repacks sixteen rows into one panel.
-struct Pack<'a, T> {
+/// The panels of a weight for one task: those of a repacked weight, or `P` copies of rows in file order.
+pub(crate) enum PanelReader<'a, const P: usize> {
+    Repacked(&'a Panels),
+    FileOrder {
+        w: &'a Weight,
+        geometry: Geometry,
+        copies: [&'a mut [Line]; P],
+    },
+}
+
+impl<'a, const P: usize> PanelReader<'a, P> {
+    pub(crate) fn new(w: &'a Weight, geometry: Geometry, arena: &'a Arena) -> PanelReader<'a, P> {
+        match w.panels() {
+            Some(panels) => PanelReader::Repacked(panels),
+            None => {
+                let panel_len = geometry.line(w.row(0).len() / geometry.bytes);
+                PanelReader::FileOrder {
+                    w,
+                    geometry,
+                    copies: std::array::from_fn(|_| arena.filled(Line::ZERO, panel_len)),
+                }
+            }
+        }
+    }
+
+    /// Returns the panels that start at the given rows, multiples of sixteen. The panels `ahead` rows after them are
+    /// read next.
+    pub(crate) fn panels<S: Simd>(
+        &mut self,
+        simd: S,
+        first: [usize; P],
+        ahead: usize,
+    ) -> [Panel<'_>; P] {
+        match self {
+            PanelReader::Repacked(panels) => first.map(|first| panels.panel(first, first + ahead)),
+            PanelReader::FileOrder {
+                w,
+                geometry,
+                copies,
+            } => {
+                for (lines, first) in copies.iter_mut().zip(first) {
+                    simd.run(Pack {
+                        w,
+                        geometry: *geometry,
+                        first,
+                        lines,
+                    });
+                }
+                copies.each_ref().map(|lines| Panel { lines, next: &[] })
+            }
+        }
+    }
+}
+
+/// Repacks sixteen rows into one panel; missing rows repeat the last one.
+struct Pack<'a> {
     w: &'a Weight,
+    geometry: Geometry,
     first: usize,
-    room: &'a mut [MaybeUninit<Line>],
-    of: PhantomData<T>,
+    lines: &'a mut [Line],
 }
 
-impl<T: Unpack> Kernel for Pack<'_, T> {
+impl Kernel for Pack<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let geometry = Geometry::of::<T>();
-        let rows = sixteen_rows::<T>(self.w, self.first);
-        let next = sixteen_rows::<T>(self.w, self.first + ROWS);
-        let n_block = rows[0].len();
-        for line in &mut *self.room {
-            line.write(Line([0; 64]));
-        }
-        // SAFETY: the lines have just been written, and the exclusive borrow passes on.
-        let lines: &mut [Line] =
-            unsafe { slice::from_raw_parts_mut(self.room.as_mut_ptr().cast(), self.room.len()) };
-        for i in 0..n_block {
+        let geometry = self.geometry;
+        let last = self.w.n_rows - 1;
+        let rows: [_; ROWS] = array(|row| self.w.row((self.first + row).min(last)));
+        let next: [_; ROWS] = array(|row| self.w.row((self.first + ROWS + row).min(last)));
+        for i in 0..rows[0].len() / geometry.bytes {
+            let block = i * geometry.bytes..(i + 1) * geometry.bytes;
             // Rows are too short for the hardware prefetcher to predict the next ones.
-            next.iter().for_each(|row| simd.prefetch(row[i].as_bytes()));
+            next.iter()
+                .for_each(|row| simd.prefetch(&row[block.clone()]));
             let (line, at, words) = geometry.place(i);
-            let blocks = InRows(array(|row| &rows[row][i]));
+            let blocks: InRows<[u8]> = InRows(array(|row| &rows[row][block.clone()]));
             let n_word = geometry.n_words();
-            let word_lines = &mut lines[words..words + n_word];
+            let word_lines = &mut self.lines[words..words + n_word];
             for first in (0..n_word / 4 * 4).step_by(4) {
-                let words = blocks.words(simd, T::LEAD + 4 * first);
+                let words = blocks.words(simd, geometry.lead + 4 * first);
                 for (i, words) in words.into_iter().enumerate() {
                     let line = &mut word_lines[geometry.line_of_word(first + i)];
                     simd.store_words(words, &mut line.0);
                 }
             }
             for i in n_word / 4 * 4..n_word {
-                let word = blocks.word(simd, T::LEAD + 4 * i);
+                let word = blocks.word(simd, geometry.lead + 4 * i);
                 simd.store_words(word, &mut word_lines[geometry.line_of_word(i)].0);
             }
             let n_loose = geometry.n_loose();
-            let loose = bytes_mut(&mut lines[line..line + geometry.loose_lines()]);
+            let loose = bytes_mut(&mut self.lines[line..line + geometry.loose_lines()]);
             for (row, block) in blocks.0.iter().enumerate() {
                 loose[at + row * n_loose..][..n_loose]
-                    .copy_from_slice(&block.as_bytes()[geometry.loose_at()..][..n_loose]);
+                    .copy_from_slice(&block[geometry.loose_at()..][..n_loose]);
             }
         }
     }

@@ -208,7 +208,7 @@ mod tests {
             let weight =
                 Weight::new(&cpu, data(element_type, 37, 3)).expect("a type with products");
             if let Products::Quants(kernels) = weight.products {
-                let panels = weight.panels_or_init(|| (kernels.repack)(&cpu, &weight));
+                let panels = weight.panels_or_init(|| Panels::new(&cpu, &weight, kernels.geometry));
                 for row in 0..weight.n_rows {
                     let (arena, dtype) = (Arena::new(), element_type.dtype);
                     assert_eq!(

@@ -181,7 +181,8 @@ fn round(x: f32) -> i32 {
 /// A computation that is compiled for every instruction set.
 ///
 /// Implementations mark `run` and everything it calls `#[inline(always)]`: only code that is inlined into
-/// the entry point of an instruction set is compiled for it.
+/// the entry point of an instruction set is compiled for it. A kernel that runs others is divided into functions: the
+/// time to compile one grows faster than its size, and the loops of a large one keep their variables in memory.
 pub(crate) trait Kernel {
     /// Runs the computation.
     fn run<S: Simd>(self, simd: S);
@@ -200,6 +201,7 @@ macro_rules! entry_points {
     ($simd:ty, $features:literal) => {
         fn run<K: crate::simd::Kernel>(self, kernel: K) {
             #[target_feature(enable = $features)]
+            #[inline(never)]
             fn run<K: crate::simd::Kernel>(simd: $simd, kernel: K) {
                 kernel.run(simd);
             }
@@ -209,6 +211,7 @@ macro_rules! entry_points {
 
         fn run_into<K: crate::simd::KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
             #[target_feature(enable = $features)]
+            #[inline(never)]
             fn run<K: crate::simd::KernelInto<O>, O: ?Sized>(simd: $simd, kernel: K, out: &mut O) {
                 kernel.run(simd, out);
             }

@@ -4,7 +4,7 @@ use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs, bytes_of};
 use super::common::cache::{CacheAccess, CacheElement, Square, put};
-use super::common::unpack::{Blocks, InRows};
+use super::common::unpack::InRows;
 use super::{ElementType, InvalidKind, Products};
 use crate::float::{f16_to_f32, f32_to_f16};
 use crate::simd::Simd;

@@ -4,7 +4,7 @@ use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, Square, put};
-use super::common::unpack::{Blocks, InRows};
+use super::common::unpack::InRows;
 use super::{ElementType, InvalidKind, Products};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;

@@ -14,6 +14,7 @@ use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::prefetch::Streamed;
+use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, Layout, parts};
 use crate::simd::packed::array;
@@ -122,7 +123,7 @@ impl<'a> Factor<'a> {
             (Factor::Quants(x), Products::Quants(kernels)) => {
                 let is_warm = cpu.layout == Layout::Repacked && w.panels().is_some();
                 if cpu.layout == Layout::Repacked {
-                    w.panels_or_init(|| (kernels.repack)(cpu, w));
+                    w.panels_or_init(|| Panels::new(cpu, w, kernels.geometry));
                 }
                 // What has just been repacked is in the caches.
                 let streamed = is_warm.then(|| Streamed {

@@ -2,70 +2,107 @@
 //! used a few times only. Loads and arithmetic alternate closely, so that arithmetic does not interrupt the
 //! stream from memory.
 
+use std::marker::PhantomData;
+
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
-use crate::simd::Simd;
+use crate::cpu::repack::Panel;
 use crate::simd::packed::{MAX_FUSED, MAX_PARTS, Packed, ROWS};
+use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
 };
 
-/// Multiplies sixteen weight rows, block by block, by the activation rows `x`, `(tiles, n)`: one array of sums
-/// for each. There are at most `WIDTH` of them, and at most
-/// [`Packed::FUSED`](crate::simd::packed::Packed::FUSED).
+/// Multiplies a panel by the activation rows `x`, `(tiles, n)`: one array of sums for each. There are at most
+/// [`Packed::FUSED`] of them. `scales` is scratch memory. Reading a line of the panel prefetches the one `distance` lines after it, unless that is 0.
 #[inline(always)]
-pub(super) fn multiply<S: Simd, T: Unpack, B: Blocks, const WIDTH: usize>(
+pub(super) fn multiply<S: Simd, T: Unpack>(
     simd: S,
-    block: impl Fn(usize) -> B,
+    panel: Panel<'_>,
+    distance: usize,
     x: &[Quantized],
     n_tile: usize,
+    scales: &mut [TileScales; MAX_TILES],
 ) -> [[f32; ROWS]; MAX_FUSED] {
-    let blocks = (0..n_tile / T::TILES).map(block);
     let mut sums = [[0.0; ROWS]; MAX_FUSED];
-    // Constant conditions, so that widths that cannot occur are not compiled.
+    let product = PanelProduct::<T> {
+        panel,
+        distance,
+        x,
+        scales,
+        sums: &mut sums,
+        of: PhantomData,
+    };
+    // Constant conditions, so that numbers of rows that cannot occur are not compiled.
     match x.len() / n_tile {
-        1 => add::<S, T, 1>(simd, blocks, x, &mut sums),
-        2 if const { width::<S, WIDTH>() >= 2 } => add::<S, T, 2>(simd, blocks, x, &mut sums),
-        3 if const { width::<S, WIDTH>() >= 3 } => add::<S, T, 3>(simd, blocks, x, &mut sums),
-        4 if const { width::<S, WIDTH>() >= 4 } => add::<S, T, 4>(simd, blocks, x, &mut sums),
+        1 if distance == 0 => simd.run(OfRows::<T, false, 1>(product)),
+        1 => simd.run(OfRows::<T, true, 1>(product)),
+        2 if const { S::FUSED >= 2 } => simd.run(OfRows::<T, true, 2>(product)),
+        3 if const { S::FUSED >= 3 } => simd.run(OfRows::<T, true, 3>(product)),
+        4 if const { S::FUSED >= 4 } => simd.run(OfRows::<T, true, 4>(product)),
         n => unreachable!("{n} activation rows are multiplied by tiles"),
     }
     sums
 }
 
-/// The smaller of both widths.
-const fn width<S: Simd, const WIDTH: usize>() -> usize {
-    if WIDTH < S::FUSED { WIDTH } else { S::FUSED }
+/// The product of a panel with a few activation rows.
+struct PanelProduct<'a, T> {
+    panel: Panel<'a>,
+    distance: usize,
+    x: &'a [Quantized],
+    /// Scratch memory.
+    scales: &'a mut [TileScales; MAX_TILES],
+    sums: &'a mut [[f32; ROWS]; MAX_FUSED],
+    of: PhantomData<T>,
 }
 
-/// Computes the products with `C` activation rows.
-#[inline(always)]
-fn add<S: Simd, T: Unpack, const C: usize>(
-    simd: S,
-    blocks: impl Iterator<Item = impl Blocks>,
-    x: &[Quantized],
-    sums: &mut [[f32; ROWS]; MAX_FUSED],
-) {
-    let mut scales = [TileScales::ZERO; MAX_TILES];
-    let mut acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
-    let (x, _) = x.as_chunks::<C>();
-    for (block, x) in blocks.zip(x.chunks_exact(T::TILES)) {
-        T::scales(simd, block, &mut scales[..T::TILES]);
-        let n_tile = <T::Group<S> as Group<_>>::TILES;
-        for group in 0..T::TILES / n_tile {
-            let x = &x[group * n_tile..][..n_tile];
-            let scales = &scales[group * n_tile..][..n_tile];
-            // Not a loop, so that the position of each part is a constant.
-            add_group::<S::Part, T, C>(simd.part(0), block, group, x, scales, &mut acc[0]);
-            if S::PARTS == 2 {
-                add_group::<S::Part, T, C>(simd.part(1), block, group, x, scales, &mut acc[1]);
+/// A product with `C` activation rows.
+struct OfRows<'a, T, const PREFETCH: bool, const C: usize>(PanelProduct<'a, T>);
+
+impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, PREFETCH, C> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let PanelProduct {
+            panel,
+            distance,
+            x,
+            scales,
+            sums,
+            ..
+        } = self.0;
+        let mut acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
+        let (x, _) = x.as_chunks::<C>();
+        for (i, x) in x.chunks_exact(T::TILES).enumerate() {
+            let block = panel.prefetching::<T, PREFETCH>(i, distance);
+            T::scales(simd, block, &mut scales[..T::TILES]);
+            let n_tile = <T::Group<S> as Group<_>>::TILES;
+            for group in 0..T::TILES / n_tile {
+                let x = &x[group * n_tile..][..n_tile];
+                let scales = &scales[group * n_tile..][..n_tile];
+                // Not a loop, so that the position of each part is a constant.
+                add_group::<S::Part, T, C>(simd.part(0), block, group, x, scales, &mut acc[0]);
+                if S::PARTS == 2 {
+                    add_group::<S::Part, T, C>(simd.part(1), block, group, x, scales, &mut acc[1]);
+                }
             }
         }
-    }
-    for (i, acc) in acc[..S::PARTS].iter().enumerate() {
-        for (sums, acc) in sums.iter_mut().zip(acc) {
-            simd.part(i).store_floats(*acc, sums);
+        // Not loops, which would keep the sums in memory all the time.
+        store_part(simd.part(0), &acc[0], sums);
+        if S::PARTS == 2 {
+            store_part(simd.part(1), &acc[1], sums);
         }
+    }
+}
+
+/// Writes the sums of one part of the rows.
+#[inline(always)]
+fn store_part<W: Packed, const C: usize>(
+    simd: W,
+    acc: &[W::Floats; C],
+    sums: &mut [[f32; ROWS]; MAX_FUSED],
+) {
+    for c in 0..C {
+        simd.store_floats(acc[c], &mut sums[c]);
     }
 }
 

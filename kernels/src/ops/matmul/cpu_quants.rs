@@ -10,16 +10,15 @@ use std::marker::PhantomData;
 
 use super::cpu_fused;
 use super::cpu_tiled::Scratch;
-use crate::cpu::Cpu;
 use crate::cpu::activation::{Activations, BLOCK, Quantized};
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::repack::{Panels, sixteen_rows};
+use crate::cpu::repack::{Geometry, PanelReader};
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{MAX_FUSED, Packed, ROWS, array};
+use crate::simd::packed::{Packed, ROWS, array};
 use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::unpack::{InRows, TileForm, TileScales, Unpack};
+use crate::types::common::unpack::{MAX_TILES, TileForm, TileScales, Unpack};
 
 /// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const ACTIVATION_BYTES: usize = 1 << 20;
@@ -31,8 +30,8 @@ const FUSED_PASSES: usize = 4;
 pub(crate) struct QuantKernels {
     /// Multiplies activations by some rows of a weight.
     pub(crate) multiply: fn(Implementation, QuantProduct<'_>),
-    /// Interleaves the rows of a weight.
-    pub(crate) repack: fn(&Cpu, &Weight) -> Panels,
+    /// Division of a block, by which rows are interleaved.
+    pub(crate) geometry: Geometry,
     /// Lines of a block in the order in which unpacking reads them.
     #[cfg(test)]
     pub(crate) lines_as_read: fn() -> Vec<usize>,
@@ -48,7 +47,7 @@ impl QuantKernels {
                     of: PhantomData,
                 });
             },
-            repack: Panels::new::<T>,
+            geometry: Geometry::of::<T>(),
             #[cfg(test)]
             lines_as_read: crate::cpu::repack::tests::lines_as_read::<T>,
         }
@@ -85,40 +84,27 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         } = self.product;
         let n_tile = w.n_cols / LANES;
         let n = x.len();
-        let panels = w.panels();
         // With more than one pass, tiles are faster where a register has only a part of the rows.
-        let n_fused = match panels {
-            Some(_) if S::PARTS == 1 && S::FUSED == BLOCK => FUSED_PASSES * BLOCK,
-            Some(_) => S::FUSED,
-            None => S::FUSED.min(1),
+        let n_fused = match S::PARTS == 1 && S::FUSED == BLOCK {
+            true => FUSED_PASSES * BLOCK,
+            false => S::FUSED,
         };
+        let arena = Arena::new();
+        let geometry = const { Geometry::of::<T>() };
         // A constant condition, so that products that cannot occur are not compiled.
         if const { S::FUSED > 0 } && n <= n_fused {
+            let mut panels = PanelReader::new(w, geometry, &arena);
+            let mut scales = [TileScales::ZERO; MAX_TILES];
             for done in (0..out.n_cols()).step_by(ROWS) {
-                let start = first + done;
-                let panel = panels.map(|panels| panels.panel(start, start));
+                let [panel] = panels.panels(simd, [first + done], 0);
                 for (first_x, x) in x.parts(BLOCK) {
-                    let sums = match panel {
-                        Some(panel) if prefetch == 0 && n == 1 => {
-                            let block = |i| panel.block::<T>(i);
-                            cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
-                        }
-                        Some(panel) => {
-                            // The first pass brings the panel into the caches, so the others prefetch the
-                            // next one.
-                            let distance = match first_x {
-                                0 => prefetch,
-                                _ => panel.len(),
-                            };
-                            let block = |i| panel.prefetching::<T, true>(i, distance);
-                            cpu_fused::multiply::<S, T, _, MAX_FUSED>(simd, block, x, n_tile)
-                        }
-                        None => {
-                            let rows = InOrder::<T>::new(w, start);
-                            let block = |i| rows.block(simd, i);
-                            cpu_fused::multiply::<S, T, _, 1>(simd, block, x, n_tile)
-                        }
+                    // The first pass brings the panel into the caches, so the others prefetch the next one.
+                    let distance = match first_x {
+                        0 => prefetch,
+                        _ => panel.len(),
                     };
+                    let sums =
+                        cpu_fused::multiply::<S, T>(simd, panel, distance, x, n_tile, &mut scales);
                     for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
                         store(simd, &mut out, first_x + i, done, sums);
                     }
@@ -126,57 +112,53 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             }
             return;
         }
-        let n_group = ACTIVATION_BYTES / (n_tile * size_of::<Quantized>()).max(1);
-        let arena = Arena::new();
-        let n_sum = n_group.next_multiple_of(BLOCK).min(x.len());
-        let mut scratch = Scratch::new(arena.filled([0.0; ROWS], S::PANELS * n_sum));
-        for (first_x, x) in x.parts(n_group) {
-            let n = x.len() / n_tile;
-            let mut done = 0;
-            while done < out.n_cols() {
-                let start = first + done;
-                let sums = match panels {
-                    Some(panels) if const { S::PANELS == 2 } && done + ROWS < out.n_cols() => {
-                        let next = start + 2 * ROWS;
-                        let pair: [_; 2] =
-                            array(|p| panels.panel(start + p * ROWS, next + p * ROWS));
-                        let block = |p: usize, i| pair[p].block::<T>(i);
-                        let ahead = |p: usize, blocks| pair[p].ahead::<T>(blocks);
-                        scratch.multiply::<S, T, 2, _>(simd, block, ahead, x, n)
-                    }
-                    Some(panels) => {
-                        let panel = panels.panel(start, start + ROWS);
-                        let block = |_, i| panel.block::<T>(i);
-                        let ahead = |_, blocks| panel.ahead::<T>(blocks);
-                        scratch.multiply::<S, T, 1, _>(simd, block, ahead, x, n)
-                    }
-                    None => {
-                        let rows = InOrder::<T>::new(w, start);
-                        let block = |_, i| rows.block(simd, i);
-                        let ahead = |_, _| &[][..];
-                        scratch.multiply::<S, T, 1, _>(simd, block, ahead, x, n)
-                    }
-                };
-                let n_panel = sums.len() / n;
-                simd.run(StorePanels {
-                    sums,
-                    n_panel,
-                    out: &mut out,
-                    row: first_x,
-                    first: done,
-                });
-                done += n_panel * ROWS;
-            }
+        // A constant condition, as above.
+        if const { S::PANELS == 2 } {
+            multiply_tiled::<S, T, 2>(simd, w, x, first, &mut out, &arena);
+        } else {
+            multiply_tiled::<S, T, 1>(simd, w, x, first, &mut out, &arena);
+        }
+    }
+}
+
+/// Multiplies with unpacked tiles, `P` panels at a time.
+#[inline(always)]
+fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
+    simd: S,
+    w: &Weight,
+    x: &Activations<'_>,
+    first: usize,
+    out: &mut ColumnsMut<'_>,
+    arena: &Arena,
+) {
+    let n_tile = w.n_cols / LANES;
+    let n_group = ACTIVATION_BYTES / (n_tile * size_of::<Quantized>()).max(1);
+    let n_sum = n_group.next_multiple_of(BLOCK).min(x.len());
+    let mut scratch = Scratch::new(arena.filled([0.0; ROWS], P * n_sum));
+    let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, arena);
+    for (row, x) in x.parts(n_group) {
+        let n = x.len() / n_tile;
+        for done in (0..out.n_cols()).step_by(P * ROWS) {
+            // After the last panel, it is multiplied once more, and not stored.
+            let last = (out.n_cols() - 1) / ROWS * ROWS;
+            let starts = array(|p| first + (done + p * ROWS).min(last));
+            let panels: [_; P] = panels.panels(simd, starts, P * ROWS);
+            let sums = scratch.multiply::<S, T, P>(simd, panels, x, n);
+            simd.run(StorePanels::<P> {
+                sums,
+                out,
+                row,
+                first: done,
+            });
         }
     }
 }
 
 /// Writes the sums of some panels. A function of its own: in that of the products, which needs all registers, the
 /// loop would keep its variables in memory.
-struct StorePanels<'a, 'o> {
-    /// `(n, n_panel)`
+struct StorePanels<'a, 'o, const P: usize> {
+    /// `(n, P)`
     sums: &'a [[f32; ROWS]],
-    n_panel: usize,
     out: &'a mut ColumnsMut<'o>,
     /// First activation row.
     row: usize,
@@ -184,12 +166,12 @@ struct StorePanels<'a, 'o> {
     first: usize,
 }
 
-impl Kernel for StorePanels<'_, '_> {
+impl<const P: usize> Kernel for StorePanels<'_, '_, P> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        for (i, sums) in self.sums.chunks_exact(self.n_panel).enumerate() {
-            for (panel, sums) in sums.iter().enumerate() {
-                let first = self.first + panel * ROWS;
+        for (i, sums) in self.sums.as_chunks::<P>().0.iter().enumerate() {
+            let firsts = (self.first..self.out.n_cols()).step_by(ROWS);
+            for (first, sums) in firsts.zip(sums) {
                 store(simd, self.out, self.row + i, first, sums);
             }
         }
@@ -205,32 +187,6 @@ fn store<S: Simd>(simd: S, out: &mut ColumnsMut<'_>, row: usize, first: usize, s
         // Not a copy: the compiler would call a function for both cases.
         Some(out) => simd.store_floats(simd.load_floats(sums), out),
         None => out.copy_from_slice(&sums[..out.len()]),
-    }
-}
-
-/// Sixteen rows in file order, and those after them.
-struct InOrder<'a, T> {
-    rows: [&'a [T]; ROWS],
-    next: [&'a [T]; ROWS],
-}
-
-impl<'a, T: Unpack> InOrder<'a, T> {
-    #[inline(always)]
-    fn new(w: &'a Weight, first: usize) -> InOrder<'a, T> {
-        InOrder {
-            rows: sixteen_rows::<T>(w, first),
-            next: sixteen_rows::<T>(w, first + ROWS),
-        }
-    }
-
-    /// Returns one block of each row.
-    #[inline(always)]
-    fn block<S: Simd>(&self, simd: S, i: usize) -> InRows<'a, T> {
-        // Rows are too short for the hardware prefetcher to predict the next ones.
-        self.next
-            .iter()
-            .for_each(|row| simd.prefetch(row[i].as_bytes()));
-        InRows(array(|row| &self.rows[row][i]))
     }
 }
 

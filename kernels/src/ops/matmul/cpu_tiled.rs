@@ -1,11 +1,11 @@
 //! Products with unpacked tiles: for batches that use each tile many times.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
+use crate::cpu::repack::Panel;
 use crate::simd::packed::{Packed, ROWS, array};
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{Blocks, Group, MAX_TILES, Tile, TileForm, TileScales, Unpack};
@@ -35,45 +35,34 @@ impl<'s> Scratch<'s> {
         }
     }
 
-    /// Computes the products of `P` panels of sixteen rows with `n` activation rows, `(n, P)`.
-    /// `ahead(p, blocks)` returns the bytes of panel `p` to prefetch while `blocks` are multiplied.
+    /// Computes the products of `P` panels with `n` activation rows, `(n, P)`.
     #[inline(always)]
-    pub(super) fn multiply<'a, S, T, const P: usize, B>(
+    pub(super) fn multiply<S: Simd, T: Unpack, const P: usize>(
         &mut self,
         simd: S,
-        block: impl Fn(usize, usize) -> B,
-        ahead: impl Fn(usize, Range<usize>) -> &'a [u8],
+        panels: [Panel<'_>; P],
         x: &[Quantized],
         n: usize,
-    ) -> &[[f32; ROWS]]
-    where
-        S: Simd,
-        T: Unpack,
-        B: Blocks,
-    {
+    ) -> &[[f32; ROWS]] {
         let all_sums = &mut self.sums[..n * P];
         all_sums.fill([0.0; ROWS]);
         let (sums, _) = all_sums.as_chunks_mut::<P>();
         let n_tile = x.len() / n;
         for stretch in parts(n_tile, STRETCH / P) {
             let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
-            for (p, tiles) in self.tiles.chunks_exact_mut(STRETCH / P).enumerate() {
-                for (i, tiles) in blocks.clone().zip(tiles.chunks_exact_mut(T::TILES)) {
-                    let block = block(p, i);
-                    let scales = &mut self.scales[..T::TILES];
-                    T::scales(simd, block, scales);
-                    for (tile, scales) in tiles.iter_mut().zip(scales) {
-                        tile.scales = *scales;
-                    }
-                    unpack::<S::Part, T>(simd.part(0), block, tiles);
-                    if S::PARTS == 2 {
-                        unpack::<S::Part, T>(simd.part(1), block, tiles);
-                    }
-                }
+            let tiles = self.tiles.chunks_exact_mut(STRETCH / P);
+            for (panel, tiles) in panels.into_iter().zip(tiles) {
+                simd.run(UnpackBlocks::<T> {
+                    panel,
+                    first: blocks.start,
+                    tiles: &mut tiles[..stretch.len()],
+                    scales: &mut self.scales,
+                    of: PhantomData,
+                });
             }
             simd.run(AddProducts::<T::Form, P> {
                 tiles: array(|p| &self.tiles[p * (STRETCH / P)..][..stretch.len()]),
-                ahead: array(|p| ahead(p, blocks.clone())),
+                ahead: array(|p| panels[p].ahead::<T>(blocks.clone())),
                 x,
                 n_tile,
                 first: stretch.start,
@@ -83,6 +72,34 @@ impl<'s> Scratch<'s> {
             });
         }
         all_sums
+    }
+}
+
+/// Unpacks some blocks of a panel.
+struct UnpackBlocks<'a, T> {
+    panel: Panel<'a>,
+    /// Number of the first block.
+    first: usize,
+    tiles: &'a mut [Tile],
+    /// Scratch memory.
+    scales: &'a mut [TileScales; MAX_TILES],
+    of: PhantomData<T>,
+}
+
+impl<T: Unpack> Kernel for UnpackBlocks<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        for (i, tiles) in self.tiles.chunks_exact_mut(T::TILES).enumerate() {
+            let block = self.panel.block::<T>(self.first + i);
+            T::scales(simd, block, &mut self.scales[..T::TILES]);
+            for (tile, scales) in tiles.iter_mut().zip(&*self.scales) {
+                tile.scales = *scales;
+            }
+            unpack::<S::Part, T>(simd.part(0), block, tiles);
+            if S::PARTS == 2 {
+                unpack::<S::Part, T>(simd.part(1), block, tiles);
+            }
+        }
     }
 }
 

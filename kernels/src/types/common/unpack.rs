@@ -129,50 +129,38 @@ pub(crate) trait Blocks: Copy {
     fn bytes(self, at: usize) -> [u8; ROWS];
 }
 
-/// Blocks in file order.
-pub(crate) struct InRows<'a, T>(pub(crate) [&'a T; ROWS]);
+/// Bytes of sixteen rows in file order.
+pub(crate) struct InRows<'a, T: ?Sized>(pub(crate) [&'a T; ROWS]);
 
-// Derived, these would require them of `T`.
-impl<T> Clone for InRows<'_, T> {
+impl<T: AsRef<[u8]> + ?Sized> InRows<'_, T> {
+    /// Returns sixteen bytes of each row, starting at `at`, as words.
     #[inline(always)]
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for InRows<'_, T> {}
-
-impl<T: Bytes> Blocks for InRows<'_, T> {
-    #[inline(always)]
-    fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
+    pub(crate) fn words<W: Packed>(&self, simd: W, at: usize) -> [W::Words; 4] {
         simd.interleave(array(|row| {
-            let bytes = self.0[row].as_bytes()[at..].first_chunk();
-            bytes.expect("sixteen bytes of a block")
+            let bytes = self.0[row].as_ref()[at..].first_chunk();
+            bytes.expect("sixteen bytes")
         }))
     }
 
+    /// Returns the word at `at` of each row.
     #[inline(always)]
-    fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
+    pub(crate) fn word<W: Packed>(&self, simd: W, at: usize) -> W::Words {
         let mut bytes = [[0; 4]; ROWS];
         for (bytes, row) in bytes.iter_mut().zip(self.0) {
-            bytes.copy_from_slice(&row.as_bytes()[at..at + 4]);
+            bytes.copy_from_slice(&row.as_ref()[at..at + 4]);
         }
         let bytes = bytes.as_flattened().first_chunk();
         simd.load_words(bytes.expect("a word for each row"))
     }
 
+    /// Returns the half-precision number at `at` of each row.
     #[inline(always)]
-    fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
+    pub(crate) fn halves<W: Packed>(&self, simd: W, at: usize) -> W::Floats {
         let mut halves = [[0; 2]; ROWS];
         for (half, row) in halves.iter_mut().zip(self.0) {
-            half.copy_from_slice(&row.as_bytes()[at..at + 2]);
+            half.copy_from_slice(&row.as_ref()[at..at + 2]);
         }
         simd.load_halves(&halves)
-    }
-
-    #[inline(always)]
-    fn bytes(self, at: usize) -> [u8; ROWS] {
-        array(|row| self.0[row].as_bytes()[at])
     }
 }
 
