@@ -14,7 +14,8 @@ use crate::types::common::unpack::{
 };
 
 /// Multiplies a panel by the activation rows `x`, `(tiles, n)`: one array of sums for each. There are at most
-/// [`Packed::FUSED`] of them. `scales` is scratch memory. Reading a line of the panel prefetches the one `distance` lines after it, unless that is 0.
+/// [`Packed::FUSED`] of them. `scales` is scratch memory. Reading a line of the panel prefetches the one `distance`
+/// lines after it, unless that is 0.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, T: Unpack>(
     simd: S,
