@@ -176,6 +176,7 @@ impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
         debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
         let word = (at - T::LEAD) / 4;
         let line = match const { T::READ_ORDER.is_empty() } {
+            // No lookup in a loop over groups.
             true => word,
             false => const { Geometry::of::<T>() }.line_of_word(word),
         };
@@ -316,8 +317,8 @@ impl<'a> Panel<'a> {
         self.lines.len()
     }
 
-    /// Returns the loose bytes and the words of one block of each row, and all words after them: checks of the index of
-    /// each then keep the compiler from moving loads and prefetches across each other.
+    /// Returns the loose bytes of one block of each row, and the words from its first to the last of the panel. With a
+    /// known length there would be no bounds checks, and the compiler would issue all prefetches after all loads.
     #[inline(always)]
     fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {
         let (line, at, words) = geometry.place(i);

@@ -170,12 +170,12 @@ impl Unpack for TQ1_0 {
                 half::<W, 3>(simd, first),
             ];
         }
-        let fourth = half::<W, 4>(simd, first);
+        let last = half::<W, 4>(simd, first);
         // The halves of the next tiles alternate between the digits of sixteen bytes.
         let second = rows.words(simd, 32);
         if HALF == 0 {
             return [
-                fourth,
+                last,
                 half::<W, 0>(simd, second),
                 half::<W, 2>(simd, second),
                 half::<W, 4>(simd, second),
@@ -183,7 +183,7 @@ impl Unpack for TQ1_0 {
         }
         let rest = rows.word(simd, 48);
         [
-            fourth,
+            last,
             half::<W, 1>(simd, second),
             half::<W, 3>(simd, second),
             [
