@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+use kernels::cpu::Cpu;
+
 pub mod embedded;
 pub mod exit;
 mod flags;
@@ -40,4 +42,10 @@ pub fn start() {
     interrupt::install();
     limits::install();
     progress::install();
+    if let Some(isa) = Cpu::left_out() {
+        output::warning(&format_args!(
+            "this program was compiled on another CPU and does not use {isa} instructions, so it is slower; \
+             compile it here, or with --features full for every CPU"
+        ));
+    }
 }

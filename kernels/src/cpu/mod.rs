@@ -63,8 +63,8 @@ pub enum Layout {
 /// The reason why a [`Cpu`] cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The CPU lacks the requested instruction set.
-    #[error("the CPU has no {0} instructions")]
+    /// The CPU lacks the requested instruction set, or the kernels were not compiled for it.
+    #[error("the CPU has no {0} instructions, or this program was compiled without them")]
     MissingIsa(Isa),
 }
 
@@ -114,12 +114,19 @@ impl Cpu {
         })
     }
 
-    /// Returns the instruction sets of this CPU, best first.
+    /// Returns the instruction sets of this CPU that the kernels were compiled for, best first.
     pub fn available() -> Vec<Isa> {
         dispatch::implementations()
             .into_iter()
             .map(Implementation::isa)
             .collect()
+    }
+
+    /// Returns the best instruction set of this CPU if the kernels were compiled without it: for another CPU, without
+    /// the feature `every-cpu`.
+    pub fn left_out() -> Option<Isa> {
+        let best = dispatch::best_of_cpu();
+        (!Cpu::available().contains(&best)).then_some(best)
     }
 
     /// Runs a kernel for each task, on all threads if `work`, in multiply-adds, is large enough.

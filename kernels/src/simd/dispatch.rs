@@ -3,18 +3,20 @@
 use std::fmt;
 use std::str::FromStr;
 
+#[cfg(isa = "avx2")]
+use super::avx2::Avx2;
+#[cfg(isa = "avxvnni")]
+use super::avx2::dots::Dotted;
+#[cfg(isa = "avx2")]
+use super::avx2::dots::Widened;
+#[cfg(isa = "avx512")]
+use super::avx512::Avx512;
+#[cfg(target_arch = "x86_64")]
+use super::cpu_features;
 #[cfg(target_arch = "aarch64")]
 use super::neon::{Dotted, Neon, Widened};
 use super::portable::Portable;
 use super::{Kernel, KernelInto, Simd};
-#[cfg(target_arch = "x86_64")]
-use super::{
-    avx2::{
-        Avx2,
-        dots::{Dotted, Widened},
-    },
-    avx512::Avx512,
-};
 
 /// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,15 +78,15 @@ impl FromStr for Isa {
 macro_rules! each {
     ($implementation:expr, $simd:ident => $expression:expr) => {
         match $implementation {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx512")]
             Implementation::Avx512($simd) => $expression,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avxvnni")]
             Implementation::AvxVnni(simd) => {
                 // Only products differ: the others are not compiled again.
                 let $simd = simd.widened();
                 $expression
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx2")]
             Implementation::Avx2($simd) => $expression,
             #[cfg(target_arch = "aarch64")]
             Implementation::Dotprod($simd) => $expression,
@@ -98,11 +100,11 @@ macro_rules! each {
 /// An instruction set that this CPU is known to support.
 #[derive(Clone, Copy)]
 pub(crate) enum Implementation {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(isa = "avx512")]
     Avx512(Avx512),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(isa = "avxvnni")]
     AvxVnni(Avx2<Dotted>),
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(isa = "avx2")]
     Avx2(Avx2<Widened>),
     #[cfg(target_arch = "aarch64")]
     Dotprod(Neon<Dotted>),
@@ -111,15 +113,15 @@ pub(crate) enum Implementation {
     Portable(Portable),
 }
 
-/// Returns the instruction sets that this CPU supports, best first.
+/// Returns the instruction sets that this CPU supports and the kernels were compiled for, best first.
 pub(crate) fn implementations() -> Vec<Implementation> {
     let mut list = Vec::new();
-    #[cfg(target_arch = "x86_64")]
-    {
-        list.extend(Avx512::new().map(Implementation::Avx512));
-        list.extend(Avx2::<Dotted>::new().map(Implementation::AvxVnni));
-        list.extend(Avx2::<Widened>::new().map(Implementation::Avx2));
-    }
+    #[cfg(isa = "avx512")]
+    list.extend(Avx512::new().map(Implementation::Avx512));
+    #[cfg(isa = "avxvnni")]
+    list.extend(Avx2::<Dotted>::new().map(Implementation::AvxVnni));
+    #[cfg(isa = "avx2")]
+    list.extend(Avx2::<Widened>::new().map(Implementation::Avx2));
     #[cfg(target_arch = "aarch64")]
     {
         list.extend(Neon::<Dotted>::new().map(Implementation::Dotprod));
@@ -129,14 +131,34 @@ pub(crate) fn implementations() -> Vec<Implementation> {
     list
 }
 
+/// Returns the best instruction set of this CPU, whether or not the kernels were compiled for it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn best_of_cpu() -> Isa {
+    if cpu_features::has_avx512() {
+        Isa::Avx512
+    } else if cpu_features::has_avxvnni() {
+        Isa::AvxVnni
+    } else if cpu_features::has_avx2() {
+        Isa::Avx2
+    } else {
+        Isa::Portable
+    }
+}
+
+/// Returns the best instruction set of this CPU: the kernels were compiled for all.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) fn best_of_cpu() -> Isa {
+    implementations()[0].isa()
+}
+
 impl Implementation {
     pub(crate) fn isa(self) -> Isa {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx512")]
             Implementation::Avx512(_) => Isa::Avx512,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avxvnni")]
             Implementation::AvxVnni(_) => Isa::AvxVnni,
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avx2")]
             Implementation::Avx2(_) => Isa::Avx2,
             #[cfg(target_arch = "aarch64")]
             Implementation::Dotprod(_) => Isa::Dotprod,
@@ -154,7 +176,7 @@ impl Implementation {
     /// Runs products of quants, compiled for this instruction set.
     pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(isa = "avxvnni")]
             Implementation::AvxVnni(simd) => simd.run(kernel),
             _ => self.run(kernel),
         }

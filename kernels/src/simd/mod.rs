@@ -9,13 +9,15 @@
 //! register is wider than 32 lanes and every operation is rounded as in IEEE 754, so all instruction sets
 //! give the same bits.
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(isa = "avx2")]
 pub(crate) mod avx2;
-#[cfg(target_arch = "x86_64")]
+#[cfg(isa = "avx512")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod cpu_features;
 pub(crate) mod dispatch;
 pub(crate) mod lanes;
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
 mod lanes_macros;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
@@ -196,7 +198,7 @@ pub(crate) trait KernelInto<O: ?Sized> {
 }
 
 /// Implements [`Simd::run`] and [`Simd::run_into`] for a type that proves that the CPU has these features.
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
 macro_rules! entry_points {
     ($simd:ty, $features:literal) => {
         fn run<K: crate::simd::Kernel>(self, kernel: K) {
@@ -221,7 +223,7 @@ macro_rules! entry_points {
     };
 }
 
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
 use entry_points;
 
 #[cfg(test)]
@@ -231,6 +233,11 @@ mod tests {
 
     use super::dispatch::implementations;
     use super::*;
+
+    #[test]
+    fn the_best_instruction_set_of_this_cpu_is_compiled() {
+        assert_eq!(implementations()[0].isa(), dispatch::best_of_cpu());
+    }
 
     /// Sums and the largest lanes of eight rows.
     struct Reduced<'a> {

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use super::Avx2;
 use super::packed::EightRows;
+use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::{Packed, WordBytes, each, products};
 use crate::simd::{Kernel, KernelInto, entry_points};
@@ -46,22 +47,20 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
 pub(crate) struct Widened(());
 
 /// The instructions of AVX-VNNI: sums of four products in 32 bits.
+#[cfg(isa = "avxvnni")]
 #[derive(Clone, Copy)]
 pub(crate) struct Dotted(());
 
 impl Avx2<Widened> {
     pub(crate) fn new() -> Option<Self> {
-        (is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"))
-        .then_some(Avx2(Widened(())))
+        cpu_features::has_avx2().then_some(Avx2(Widened(())))
     }
 }
 
+#[cfg(isa = "avxvnni")]
 impl Avx2<Dotted> {
     pub(crate) fn new() -> Option<Self> {
-        (is_x86_feature_detected!("avxvnni") && Avx2::<Widened>::new().is_some())
-            .then_some(Avx2(Dotted(())))
+        cpu_features::has_avxvnni().then_some(Avx2(Dotted(())))
     }
 
     /// The same without AVX-VNNI.
@@ -168,6 +167,7 @@ fn wide_products<const N: usize, const C: usize>(
     }
 }
 
+#[cfg(isa = "avxvnni")]
 impl QuantDots for Dotted {
     const WIDE_OFFSET: i32 = 0;
 

@@ -5,25 +5,18 @@ mod packed;
 
 use std::arch::x86_64::*;
 
+use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
 use crate::simd::{LANES, ROUND, Simd, entry_points};
 
-/// Proof that AVX-512 F, BW, DQ, VL and VNNI and the extensions of [`super::avx2`] are available.
+/// Proof that AVX-512 F, BW, DQ, VL and VNNI and AVX2 with FMA and F16C are available.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
     pub(crate) fn new() -> Option<Avx512> {
-        (is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni")
-            && is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"))
-        .then_some(Avx512(()))
+        cpu_features::has_avx512().then_some(Avx512(()))
     }
 }
 
