@@ -17,6 +17,6 @@ case $target in
 *-musl) export "CC_${target//-/_}=${CC:-musl-gcc}" ;;
 esac
 RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=$PWD=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
-    cargo build --release --locked -p specconv --target "$target"
+    cargo build --profile dist --locked -p specconv --features full --target "$target"
 mkdir -p "$out"
-cp "${CARGO_TARGET_DIR:-target}/$target/release/specconv" "${CARGO_TARGET_DIR:-target}/$target/release/specrun" "$out"
+cp "${CARGO_TARGET_DIR:-target}/$target/dist/specconv" "${CARGO_TARGET_DIR:-target}/$target/dist/specrun" "$out"

@@ -228,7 +228,11 @@ fn a_build_without_uploads_names_the_command_that_uploads() {
         dir.path().display()
     );
     assert_eq!(run.code, Some(2));
-    assert!(run.stderr.contains("--features upload"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("--features full,upload"),
+        "{}",
+        run.stderr
+    );
     let stderr = run.stderr.replace(['\n', ' '], "");
     assert!(stderr.contains(&command.replace(' ', "")), "{stderr}");
 }

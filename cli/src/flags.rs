@@ -322,7 +322,7 @@ fn advice(message: &str, names: &[&str]) -> Option<String> {
     }
     if ["serve", "server"].contains(&word) && cfg!(not(feature = "serve")) {
         return Some(
-            "this program was built without the feature serve; install it with its default features: cargo install --locked --path cli"
+            "this program was built without the feature serve; install it with all: cargo install --locked --path cli --features full"
                 .to_owned(),
         );
     }

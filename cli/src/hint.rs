@@ -316,7 +316,7 @@ fn of_hub(error: &HubError) -> Option<String> {
             _ => None,
         },
         Problem::NoClient => {
-            text("install it with its default features: cargo install --locked --path cli")
+            text("install it with all features: cargo install --locked --path cli --features full")
         }
         _ => None,
     }

@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-server
 
-cargo build --release --bins
+cargo build --release --features full --bins
 cargo build --release -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 specconv=$target/release/specconv specrun=$target/release/specrun

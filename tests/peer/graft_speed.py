@@ -1,6 +1,6 @@
 """Compares the time and memory of a graft onto a large body with copying the body.
 
-    cargo build --release && python3 tests/peer/graft_speed.py [FOLDER] [GIGABYTES]
+    cargo build --release --features full && python3 tests/peer/graft_speed.py [FOLDER] [GIGABYTES]
 
 Makes a body of random F16 weights and a donor of a head's tensors in FOLDER (default: a temporary
 one). Then runs, three times alternately, `cp` of the body with a sync to disk, and `graft-mtp`, which also

@@ -11,8 +11,8 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize
 
-cargo build --release --bin specconv
-cargo build --release -p specconv-fixtures --example random_qwen3
+cargo build --profile dist --features full --bin specconv
+cargo build --profile dist -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
-exec python3 tests/peer/quantize_bench.py "$PEER_BIN/llama-quantize" "$target/release/specconv" \
-    "$target/release/examples/random_qwen3" "$@"
+exec python3 tests/peer/quantize_bench.py "$PEER_BIN/llama-quantize" "$target/dist/specconv" \
+    "$target/dist/examples/random_qwen3" "$@"

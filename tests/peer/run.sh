@@ -9,6 +9,6 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-quantize llama-server
 
-cargo build --release --bin specconv --bin specrun
+cargo build --release --features full --bin specconv --bin specrun
 target=${CARGO_TARGET_DIR:-target}
 exec python3 tests/peer/compare.py "$PEER_BIN" "$target/release"

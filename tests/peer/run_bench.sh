@@ -13,20 +13,20 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-bench llama-batched-bench
 
-cargo build --release --bins
-cargo build --release -p specconv-fixtures --example random_qwen3
+cargo build --profile dist --features full --bins
+cargo build --profile dist -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
 memory=/dev/shm
 [[ -w $memory ]] || memory=${TMPDIR:-/tmp}
 work=$(mktemp -d "${BENCH_WORK:-$memory}/run_bench.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 model() {
-    "$target/release/examples/random_qwen3" "$work/bf16" "$1"
+    "$target/dist/examples/random_qwen3" "$work/bf16" "$1"
     for type in "${@:2}"; do
-        "$target/release/specconv" quantize "$work/bf16" "$work/qwen3-$1-$type.gguf" "$type" >&2
+        "$target/dist/specconv" quantize "$work/bf16" "$work/qwen3-$1-$type.gguf" "$type" >&2
     done
     rm "$work/bf16"
 }
 model 0.6b Q4_K_M Q8_0 Q4_0 Q6_K
 model moe Q4_K_M
-python3 tests/peer/run_bench.py "$PEER_BIN" "$target/release/specrun" "$work"/*.gguf "$@"
+python3 tests/peer/run_bench.py "$PEER_BIN" "$target/dist/specrun" "$work"/*.gguf "$@"

@@ -1,6 +1,6 @@
 """Measures acceptance and drafting speed of drafts with a reduced vocabulary.
 
-    cargo build --release && python3 tests/peer/trimmed_heads.py [FOLDER_OF_THE_PROGRAMS]
+    cargo build --release --features full && python3 tests/peer/trimmed_heads.py [FOLDER_OF_THE_PROGRAMS]
 
 Reduces the bundled MTP head and the bundled EAGLE-3 draft to the most frequent tokens in the Python files of
 this interpreter's standard library, which are similar to the texts of the bundled family. Runs `specrun verify`

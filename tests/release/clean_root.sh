@@ -27,7 +27,7 @@ fi
 # Returns the file of this machine for a path of the stage "build".
 built() {
     case $1 in
-    /src/target/release/*) echo "$programs/${1##*/}" ;;
+    /src/target/dist/*) echo "$programs/${1##*/}" ;;
     /out/*) echo "$work$1" ;;
     *) echo "$1" ;;
     esac

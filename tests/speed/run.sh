@@ -10,9 +10,9 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 if [[ -z ${SPECRUN:-} || -z ${SPECCONV:-} ]]; then
-    cargo build --release --bins
+    cargo build --profile dist --features full --bins
     target=${CARGO_TARGET_DIR:-target}
-    SPECRUN=$target/release/specrun SPECCONV=$target/release/specconv
+    SPECRUN=$target/dist/specrun SPECCONV=$target/dist/specconv
 fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

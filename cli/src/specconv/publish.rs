@@ -56,7 +56,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     );
     if !CAN_UPLOAD && !args.dry_run {
         let message = "this program was built without the feature upload, so it cannot upload files; build it \
-                       with \"cargo install --path cli --features upload\", or use the Hub's own program";
+                       with \"cargo install --path cli --features full,upload\", or use the Hub's own program";
         let hint = equivalent(&args.folder, &reference.repo, args);
         return Err(Hinted::new(message, hint).into());
     }
