@@ -34,15 +34,12 @@ fn main() {
 
 #[cfg(target_arch = "x86_64")]
 fn of_this_cpu() -> &'static [&'static str] {
-    if cpu_features::has_avx512() {
-        &["avx512"]
-    } else if cpu_features::has_avxvnni() {
+    match cpu_features::best() {
+        "avx512" => &["avx512"],
         // Only products use AVX-VNNI.
-        &["avxvnni", "avx2"]
-    } else if cpu_features::has_avx2() {
-        &["avx2"]
-    } else {
-        &[]
+        "avxvnni" => &["avxvnni", "avx2"],
+        // Also for CPUs without it, which are rare: there are kernels for at least one instruction set.
+        _ => &["avx2"],
     }
 }
 

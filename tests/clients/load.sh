@@ -11,14 +11,14 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 source tests/peer/build.sh llama-server
 
-cargo build --release --features full --bins
-cargo build --release -p specconv-fixtures --example random_qwen3
+cargo build --profile dist --features full --bins
+cargo build --profile dist -p specconv-fixtures --example random_qwen3
 target=${CARGO_TARGET_DIR:-target}
-specconv=$target/release/specconv specrun=$target/release/specrun
+specconv=$target/dist/specconv specrun=$target/dist/specrun
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$specconv" convert models/tiny-qwen35-mtp -o "$work/bundled-BF16.gguf" >&2
-"$target/release/examples/random_qwen3" "$work/random.gguf"
+"$target/dist/examples/random_qwen3" "$work/random.gguf"
 "$specconv" quantize "$work/random.gguf" "$work/qwen3-0.6b-Q4_K_M.gguf" Q4_K_M >&2
 rm "$work/random.gguf"
 

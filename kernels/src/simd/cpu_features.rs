@@ -22,3 +22,16 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512vnni")
 }
+
+/// Returns the name of the best instruction set of this CPU.
+pub(crate) fn best() -> &'static str {
+    if has_avx512() {
+        "avx512"
+    } else if has_avxvnni() {
+        "avxvnni"
+    } else if has_avx2() {
+        "avx2"
+    } else {
+        "portable"
+    }
+}

@@ -134,15 +134,7 @@ pub(crate) fn implementations() -> Vec<Implementation> {
 /// Returns the best instruction set of this CPU, whether or not the kernels were compiled for it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn best_of_cpu() -> Isa {
-    if cpu_features::has_avx512() {
-        Isa::Avx512
-    } else if cpu_features::has_avxvnni() {
-        Isa::AvxVnni
-    } else if cpu_features::has_avx2() {
-        Isa::Avx2
-    } else {
-        Isa::Portable
-    }
+    cpu_features::best().parse().expect("a name of the table")
 }
 
 /// Returns the best instruction set of this CPU: the kernels were compiled for all.

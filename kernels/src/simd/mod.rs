@@ -17,7 +17,7 @@ pub(crate) mod avx512;
 mod cpu_features;
 pub(crate) mod dispatch;
 pub(crate) mod lanes;
-#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod lanes_macros;
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
@@ -198,7 +198,7 @@ pub(crate) trait KernelInto<O: ?Sized> {
 }
 
 /// Implements [`Simd::run`] and [`Simd::run_into`] for a type that proves that the CPU has these features.
-#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! entry_points {
     ($simd:ty, $features:literal) => {
         fn run<K: crate::simd::Kernel>(self, kernel: K) {
@@ -223,7 +223,7 @@ macro_rules! entry_points {
     };
 }
 
-#[cfg(any(isa = "avx2", isa = "avx512", target_arch = "aarch64"))]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use entry_points;
 
 #[cfg(test)]
