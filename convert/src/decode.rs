@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use half::f16;
+use kernels::float::f16_to_f32;
 use kernels::types::{Codec, codec};
 use safetensors::Dtype;
 use schemas::gguf::DType;
@@ -92,7 +92,7 @@ static E4M3: LazyLock<[f32; 256]> = LazyLock::new(|| {
 
 /// FP8 E5M2: the upper byte of a half-precision number.
 static E5M2: LazyLock<[f32; 256]> =
-    LazyLock::new(|| std::array::from_fn(|code| f16::from_bits((code as u16) << 8).to_f32()));
+    LazyLock::new(|| std::array::from_fn(|code| f16_to_f32((code as u16) << 8)));
 
 /// E8M0: eight exponent bits (bias 127), no sign, a single NaN.
 static E8M0: LazyLock<[f32; 256]> = LazyLock::new(|| {

@@ -5,7 +5,7 @@ use std::f64::consts::TAU;
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::f16;
+use kernels::float::{f16_to_f32, f32_to_f16};
 use kernels::types::{Codec, codec};
 use safetensors::Dtype;
 use schemas::arch::{Hparams, Transform};
@@ -505,7 +505,7 @@ impl Changed {
         for x in x {
             let y = op.apply(*x);
             *x = match half_precision {
-                true => f16::from_f32(y).to_f32(),
+                true => f16_to_f32(f32_to_f16(y)),
                 false => y,
             };
         }

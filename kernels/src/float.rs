@@ -2,7 +2,7 @@
 
 /// Rounds to nearest, ties to even; infinite from 65520 on; NaN keeps its sign only.
 #[inline(always)]
-pub(crate) fn f32_to_f16(x: f32) -> u16 {
+pub fn f32_to_f16(x: f32) -> u16 {
     let sign = (x.to_bits() >> 16) & 0x8000;
     let magnitude = x.to_bits() & 0x7fff_ffff;
     // Below 2^-14 the result counts units of 2^-24, which is the last place of 0.5.
@@ -34,7 +34,7 @@ pub(crate) fn f32_to_f16(x: f32) -> u16 {
 
 /// Exact. NaN keeps sign and payload and becomes quiet.
 #[inline(always)]
-pub(crate) fn f16_to_f32(h: u16) -> f32 {
+pub fn f16_to_f32(h: u16) -> f32 {
     let sign = (u32::from(h) & 0x8000) << 16;
     let magnitude = u32::from(h) & 0x7fff;
     // Subnormal numbers count units of 2^-24, which is the last place of 0.5.

@@ -5,6 +5,8 @@
 use schemas::gguf::{SourceError, Tensor};
 use schemas::report::ValuesReport;
 
+use crate::simd::dispatch::implementations;
+use crate::simd::{KernelInto, Simd};
 use crate::types::{Codec, codec};
 
 /// Bytes that are read at a time; a longer row is read alone.
@@ -454,6 +456,24 @@ fn each_row(
         row = end;
     }
     Ok(true)
+}
+
+/// Adds a row of values to the sums of its columns, and their squares to the sums of squares.
+pub fn add_row(values: &[f32], sums: &mut [f64], squares: &mut [f64]) {
+    implementations()[0].run_into(AddRow(values), &mut (sums, squares));
+}
+
+struct AddRow<'a>(&'a [f32]);
+
+impl KernelInto<(&mut [f64], &mut [f64])> for AddRow<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S, (sums, squares): &mut (&mut [f64], &mut [f64])) {
+        for ((&value, sum), square) in self.0.iter().zip(&mut **sums).zip(&mut **squares) {
+            let value = f64::from(value);
+            *sum += value;
+            *square += value * value;
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use kernels::backend::Backend;
+use kernels::distribution::log_sum_exp;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::ContextConfig;
 use runner::loaded_models::load_context;
@@ -12,7 +13,7 @@ use schemas::progress::{Task, Unit};
 use schemas::report::{PerplexityReport, SCHEMA_VERSION};
 
 use crate::error::Error;
-use crate::scores::{N_ROWS, each_row, log_sum_exp};
+use crate::scores::{N_ROWS, each_row};
 
 /// A text to score.
 #[derive(Clone, Debug)]

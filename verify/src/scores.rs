@@ -3,6 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kernels::backend::Backend;
+use kernels::distribution::log_sum_exp;
 use runner::batch::{Batch, Outputs, TextSlice};
 use runner::context::Context;
 use schemas::report::{PromptScores, Spread, TargetScores};
@@ -44,14 +45,6 @@ pub(crate) fn each_row<B: Backend>(
         at += chunk.len();
     }
     Ok(())
-}
-
-/// Returns the logarithm of the sum of exponentials, which is subtracted from logits to get
-/// log-probabilities.
-pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
-    sum.ln() + f64::from(largest)
 }
 
 /// The most likely next tokens of one position, in descending order, with their log-probabilities.

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
+use kernels::distribution::{self, log_sum_exp};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
@@ -16,7 +17,7 @@ use schemas::report::Estimate;
 
 use crate::error::Error;
 use crate::perplexity::Text;
-use crate::scores::{N_ROWS, log_sum_exp};
+use crate::scores::N_ROWS;
 
 use super::logits_file::{LogitsReader, LogitsWriter};
 use super::row::score_rows;
@@ -240,11 +241,8 @@ impl<B: Backend> Head<B> {
 
 /// Probability that two distributions share: the acceptance rate of speculative sampling.
 fn overlap(target: &[f32], draft: &[f32]) -> f64 {
-    let (a, b) = (log_sum_exp(target), log_sum_exp(draft));
-    let shared = target.iter().zip(draft);
-    shared
-        .map(|(p, q)| (f64::from(*p) - a).min(f64::from(*q) - b).exp())
-        .sum()
+    let target = (target, log_sum_exp(target));
+    distribution::overlap(target, (draft, log_sum_exp(draft)))
 }
 
 /// Observes nothing.

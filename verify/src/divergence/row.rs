@@ -1,6 +1,6 @@
 //! One position of a text: the base's distribution over the next token, and another model's.
 
-use crate::scores::log_sum_exp;
+use kernels::distribution::{divergence, log_sum_exp};
 
 use super::for_each_row;
 
@@ -83,17 +83,10 @@ pub(super) fn score_rows(
 
 fn score(base: &BaseRow, logits: &[f32], next: u32) -> RowScore {
     let sum = log_sum_exp(logits);
-    let mut kld = 0.0;
-    for (&base_logit, &logit) in base.logits.iter().zip(logits) {
-        let log = f64::from(base_logit) - base.log_sum;
-        if log > LEAST_LOG {
-            kld += log.exp() * (log - (f64::from(logit) - sum));
-        }
-    }
     let surprise = sum - f64::from(logits[next as usize]);
     RowScore {
         surprise,
-        kld,
+        kld: divergence((&base.logits, base.log_sum), (logits, sum), LEAST_LOG),
         delta_p: (-surprise).exp() - (-base.surprise(next)).exp(),
         same_top: top(logits) == base.top,
     }

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use kernels::statistics::add_row;
 use runner::observe::{InputObserver, InputRows, ObservedTensor, Routing};
 use schemas::imatrix::ImatrixEntry;
 use schemas::threads;
@@ -347,12 +348,7 @@ impl Job<'_> {
     fn run(self, input: &InputRows<'_>) -> bool {
         for &i in self.rows {
             let values = &input.get(i).values[self.columns.clone()];
-            let sums = self.squares.iter_mut().zip(&mut *self.sums);
-            for ((square, sum), &value) in sums.zip(values) {
-                let value = f64::from(value);
-                *square += value * value;
-                *sum += value;
-            }
+            add_row(values, self.sums, self.squares);
         }
         // NaN is not below the limit.
         let limit = f64::from(f32::MAX);

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::backend::Backend;
+use kernels::distribution::log_sum_exp;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::loaded_models::{ObservedModels, load_observed};
@@ -28,7 +29,6 @@ use schemas::threads;
 
 use crate::error::Error;
 use crate::perplexity::Text;
-use crate::scores::log_sum_exp;
 
 use collector::{Collector, TensorSums};
 use follower::{Follower, N_OUTPUTS, Pass};

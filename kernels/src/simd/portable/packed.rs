@@ -2,6 +2,7 @@
 //! Without FMA, a fused multiply-add is a call anyway.
 
 use super::Portable;
+use crate::float::f16_to_f32;
 use crate::simd::packed::{Packed, ROWS, WordBytes};
 
 impl Packed for Portable {
@@ -102,7 +103,7 @@ impl Packed for Portable {
 
     #[inline(never)]
     fn halves_to_floats(self, words: Self::Words) -> Self::Floats {
-        words.map(|word| half::f16::from_bits(word as u16).to_f32())
+        words.map(|word| f16_to_f32(word as u16))
     }
 
     #[inline(always)]
@@ -112,7 +113,7 @@ impl Packed for Portable {
 
     #[inline(never)]
     fn load_halves(self, halves: &[[u8; 2]; ROWS]) -> Self::Floats {
-        halves.map(|half| half::f16::from_le_bytes(half).to_f32())
+        halves.map(|half| f16_to_f32(u16::from_le_bytes(half)))
     }
 
     #[inline(always)]
