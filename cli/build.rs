@@ -17,6 +17,15 @@ fn main() {
     let target = std::env::var("TARGET").unwrap_or_default();
     println!("cargo:rustc-env=TOOL_TARGET={target}");
     println!("cargo:rustc-env=TOOL_FEATURES={}", features());
+    // Cargo.toml has `strip`, but Cargo forgets it for packages with settings of their own.
+    if is("PROFILE", "release") && is("DEBUG", "false") && is("CARGO_CFG_TARGET_OS", "linux") {
+        println!("cargo:rustc-link-arg-bins=-Wl,--strip-all");
+    }
+}
+
+/// Checks the value of an environment variable.
+fn is(name: &str, value: &str) -> bool {
+    std::env::var(name).as_deref() == Ok(value)
 }
 
 /// The enabled features of this package, separated by commas.
