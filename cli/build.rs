@@ -17,7 +17,8 @@ fn main() {
     let target = std::env::var("TARGET").unwrap_or_default();
     println!("cargo:rustc-env=TOOL_TARGET={target}");
     println!("cargo:rustc-env=TOOL_FEATURES={}", features());
-    // Cargo.toml has `strip`, but Cargo forgets it for packages with settings of their own.
+    // Cargo.toml has `strip`, but Cargo forgets it for packages with settings of their own. A build with debug information
+    // keeps its symbols.
     if is("PROFILE", "release") && is("DEBUG", "false") && is("CARGO_CFG_TARGET_OS", "linux") {
         println!("cargo:rustc-link-arg-bins=-Wl,--strip-all");
     }

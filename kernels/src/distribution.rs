@@ -1,58 +1,71 @@
-//! Distributions over tokens, given as the logits of one position. Sums are in double precision, of exponentials in
-//! single precision, and have the same bits on every CPU.
+//! Distributions over tokens. Sums are in double precision, of exponentials in single precision, and have the same bits
+//! on every CPU.
 
 use crate::cpu::math::exp;
-use crate::simd::dispatch::{Implementation, implementations};
+use crate::simd::dispatch::{Implementation, chosen};
 use crate::simd::{KernelInto, LANES, Simd};
 
-/// Returns the logarithm of the sum of exponentials, which is subtracted from logits to get log-probabilities.
-pub fn log_sum_exp(logits: &[f32]) -> f64 {
-    log_sum_exp_on(implementations()[0], logits)
+/// The distribution over the token of one position.
+#[derive(Clone, Copy, Debug)]
+pub struct Distribution<'a> {
+    /// Logit of each token.
+    pub logits: &'a [f32],
+    /// The logarithm of the sum of exponentials, which is subtracted from a logit to get a log-probability.
+    pub log_sum: f64,
 }
 
-/// Returns the Kullback-Leibler divergence of a distribution from `base`, in nats. Each is a row of logits and its
-/// [`log_sum_exp`]. Tokens whose log-probability in the base is `least` or lower do not count.
-///
-/// # Panics
-/// The rows have different lengths.
-pub fn divergence(base: (&[f32], f64), other: (&[f32], f64), least: f64) -> f64 {
-    divergence_on(implementations()[0], base, other, least)
-}
+impl<'a> Distribution<'a> {
+    /// Returns the distribution of a row of logits.
+    pub fn of(logits: &'a [f32]) -> Distribution<'a> {
+        Distribution::on(chosen(), logits)
+    }
 
-/// Returns the probability that two distributions share, `sum(min(p, q))`. Each is a row of logits and its
-/// [`log_sum_exp`].
-///
-/// # Panics
-/// The rows have different lengths.
-pub fn overlap(a: (&[f32], f64), b: (&[f32], f64)) -> f64 {
-    overlap_on(implementations()[0], a, b)
-}
+    fn on(on: Implementation, logits: &'a [f32]) -> Distribution<'a> {
+        let mut largest = f32::NEG_INFINITY;
+        on.run_into(Largest(logits), &mut largest);
+        let term = |x: f32, _: f32| f64::from(exp(x - largest));
+        Distribution {
+            logits,
+            log_sum: sum(on, logits, logits, term).ln() + f64::from(largest),
+        }
+    }
 
-fn log_sum_exp_on(on: Implementation, logits: &[f32]) -> f64 {
-    let mut largest = f32::NEG_INFINITY;
-    on.run_into(Largest(logits), &mut largest);
-    let term = |x: f32, _: f32| f64::from(exp(x - largest));
-    sum(on, logits, logits, term).ln() + f64::from(largest)
-}
+    /// Returns the negative log-probability of a token, in nats.
+    pub fn surprise(&self, token: u32) -> f64 {
+        self.log_sum - f64::from(self.logits[token as usize])
+    }
 
-fn divergence_on(
-    on: Implementation,
-    (base, base_sum): (&[f32], f64),
-    (other, other_sum): (&[f32], f64),
-    least: f64,
-) -> f64 {
-    sum(on, base, other, |p: f32, q: f32| {
-        let log = f64::from(p) - base_sum;
-        let term = f64::from(exp(log as f32)) * (log - (f64::from(q) - other_sum));
-        if log > least { term } else { 0.0 }
-    })
-}
+    /// Returns the Kullback-Leibler divergence from a base, in nats. Tokens whose log-probability in the base is `least`
+    /// or lower do not count.
+    ///
+    /// # Panics
+    /// The rows have different lengths.
+    pub fn divergence_from(&self, base: &Distribution<'_>, least: f64) -> f64 {
+        self.divergence_on(chosen(), base, least)
+    }
 
-fn overlap_on(on: Implementation, (a, a_sum): (&[f32], f64), (b, b_sum): (&[f32], f64)) -> f64 {
-    sum(on, a, b, |p: f32, q: f32| {
-        let log = (f64::from(p) - a_sum).min(f64::from(q) - b_sum);
-        f64::from(exp(log as f32))
-    })
+    fn divergence_on(&self, on: Implementation, base: &Distribution<'_>, least: f64) -> f64 {
+        sum(on, base.logits, self.logits, |p: f32, q: f32| {
+            let log = f64::from(p) - base.log_sum;
+            let term = f64::from(exp(log as f32)) * (log - (f64::from(q) - self.log_sum));
+            if log > least { term } else { 0.0 }
+        })
+    }
+
+    /// Returns the probability that both distributions share: the sum of the smaller probability of each token.
+    ///
+    /// # Panics
+    /// The rows have different lengths.
+    pub fn overlap(&self, other: &Distribution<'_>) -> f64 {
+        self.overlap_on(chosen(), other)
+    }
+
+    fn overlap_on(&self, on: Implementation, other: &Distribution<'_>) -> f64 {
+        sum(on, self.logits, other.logits, |p: f32, q: f32| {
+            let log = (f64::from(p) - self.log_sum).min(f64::from(q) - other.log_sum);
+            f64::from(exp(log as f32))
+        })
+    }
 }
 
 /// Returns the sum of the terms of two rows of the same length.
@@ -106,6 +119,7 @@ impl<F: Fn(f32, f32) -> f64> KernelInto<f64> for Sum<'_, F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::dispatch::implementations;
 
     /// Logits from about -20 to 20, one of them far below.
     fn row(n: usize, seed: u32) -> Vec<f32> {
@@ -134,34 +148,30 @@ mod tests {
     #[test]
     fn sums_follow_their_formulas() {
         for n in [1, 31, 32, 33, 1000] {
-            let (a, b) = (row(n, 1), row(n, 2));
-            let (a_sum, b_sum) = (log_sum_exp(&a), log_sum_exp(&b));
-            close(a_sum, exact_log_sum(&a));
-            let logs = a.iter().zip(&b).map(|(&p, &q)| {
-                (
-                    f64::from(p) - exact_log_sum(&a),
-                    f64::from(q) - exact_log_sum(&b),
-                )
-            });
-            let logs: Vec<(f64, f64)> = logs.collect();
+            let (base_row, other_row) = (row(n, 1), row(n, 2));
+            let (base, other) = (Distribution::of(&base_row), Distribution::of(&other_row));
+            let (base_sum, other_sum) = (exact_log_sum(&base_row), exact_log_sum(&other_row));
+            close(base.log_sum, base_sum);
+            let logits = base_row.iter().zip(&other_row);
+            let logs: Vec<(f64, f64)> = logits
+                .map(|(&p, &q)| (f64::from(p) - base_sum, f64::from(q) - other_sum))
+                .collect();
             let counted = logs.iter().filter(|(p, _)| *p > -16.0);
             let expected: f64 = counted.map(|(p, q)| p.exp() * (p - q)).sum();
-            close(divergence((&a, a_sum), (&b, b_sum), -16.0), expected);
+            close(other.divergence_from(&base, -16.0), expected);
             let expected: f64 = logs.iter().map(|(p, q)| p.min(*q).exp()).sum();
-            close(overlap((&a, a_sum), (&b, b_sum)), expected);
+            close(base.overlap(&other), expected);
         }
     }
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let (a, b) = (row(1003, 3), row(1003, 4));
+        let (base, other) = (row(1003, 3), row(1003, 4));
         let sums = |on: Implementation| {
-            let (a, b) = (
-                (&a[..], log_sum_exp_on(on, &a)),
-                (&b[..], log_sum_exp_on(on, &b)),
-            );
-            let divergence = divergence_on(on, a, b, -16.0);
-            [a.1, b.1, divergence, overlap_on(on, a, b)].map(f64::to_bits)
+            let (base, other) = (Distribution::on(on, &base), Distribution::on(on, &other));
+            let divergence = other.divergence_on(on, &base, -16.0);
+            let overlap = base.overlap_on(on, &other);
+            [base.log_sum, other.log_sum, divergence, overlap].map(f64::to_bits)
         };
         let list = implementations();
         let best = sums(list[0]);
@@ -170,9 +180,9 @@ mod tests {
 
     #[test]
     fn impossible_and_undefined_logits() {
-        assert_eq!(log_sum_exp(&[f32::NEG_INFINITY, 0.0]), 0.0);
-        assert!(log_sum_exp(&[0.0, f32::NAN]).is_nan());
-        let possible = [0.0, f32::NEG_INFINITY];
-        assert_eq!(divergence((&possible, 0.0), (&possible, 0.0), -16.0), 0.0);
+        let possible = Distribution::of(&[f32::NEG_INFINITY, 0.0]);
+        assert_eq!(possible.log_sum, 0.0);
+        assert_eq!(possible.divergence_from(&possible, -16.0), 0.0);
+        assert!(Distribution::of(&[0.0, f32::NAN]).log_sum.is_nan());
     }
 }

@@ -1,6 +1,6 @@
 //! Single-precision operations with defined behaviour in every case, and 16-bit floats.
 
-/// Rounds to nearest, ties to even; infinite from 65520 on; NaN keeps its sign only.
+/// Converts to half precision: rounds to nearest, ties to even; infinite from 65520 on; NaN keeps its sign only.
 #[inline(always)]
 pub fn f32_to_f16(x: f32) -> u16 {
     let sign = (x.to_bits() >> 16) & 0x8000;
@@ -32,7 +32,7 @@ pub fn f32_to_f16(x: f32) -> u16 {
     (sign | bits) as u16
 }
 
-/// Exact. NaN keeps sign and payload and becomes quiet.
+/// Converts from half precision, exactly. NaN keeps sign and payload and becomes quiet.
 #[inline(always)]
 pub fn f16_to_f32(h: u16) -> f32 {
     let sign = (u32::from(h) & 0x8000) << 16;

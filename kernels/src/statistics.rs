@@ -5,7 +5,7 @@
 use schemas::gguf::{SourceError, Tensor};
 use schemas::report::ValuesReport;
 
-use crate::simd::dispatch::implementations;
+use crate::simd::dispatch::chosen;
 use crate::simd::{KernelInto, Simd};
 use crate::types::{Codec, codec};
 
@@ -460,7 +460,7 @@ fn each_row(
 
 /// Adds a row of values to the sums of its columns, and their squares to the sums of squares.
 pub fn add_row(values: &[f32], sums: &mut [f64], squares: &mut [f64]) {
-    implementations()[0].run_into(AddRow(values), &mut (sums, squares));
+    chosen().run_into(AddRow(values), &mut (sums, squares));
 }
 
 struct AddRow<'a>(&'a [f32]);

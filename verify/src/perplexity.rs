@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use kernels::distribution::log_sum_exp;
+use kernels::distribution::Distribution;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::ContextConfig;
 use runner::loaded_models::load_context;
@@ -66,7 +66,7 @@ pub fn perplexity<B: Backend>(
             if let Some(&next) = chunk.get(position + 1)
                 && position >= n_ctx / 2
             {
-                scores.push(log_sum_exp(row) - f64::from(row[next as usize]));
+                scores.push(Distribution::of(row).surprise(next));
             }
         })?;
         task.advance(1);

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kernels::backend::Backend;
-use kernels::distribution::log_sum_exp;
+use kernels::distribution::Distribution;
 use runner::batch::{Batch, Outputs, TextSlice};
 use runner::context::Context;
 use schemas::report::{PromptScores, Spread, TargetScores};
@@ -51,7 +51,7 @@ pub(crate) fn each_row<B: Backend>(
 pub(crate) type Likeliest = Vec<(u32, f32)>;
 
 fn likeliest(row: &[f32]) -> Likeliest {
-    let sum = log_sum_exp(row);
+    let sum = Distribution::of(row).log_sum;
     let mut ids: Vec<u32> = (0..row.len() as u32).collect();
     let by_logit = |a: &u32, b: &u32| {
         let (x, y) = (row[*a as usize], row[*b as usize]);
@@ -116,8 +116,7 @@ pub(crate) fn score<B: Backend>(
                 });
             }
             if position + 1 < n_prompt {
-                let next = tokens[position + 1] as usize;
-                surprise += log_sum_exp(row) - f64::from(row[next]);
+                surprise += Distribution::of(row).surprise(tokens[position + 1]);
                 n_scored += 1;
             }
             for (id, log) in likeliest(row) {
@@ -168,7 +167,7 @@ pub(crate) fn read_likeliest(scores: &PromptScores, n_top: u32) -> Option<Vec<Li
 /// Returns the Kullback-Leibler divergence, in nats, of a row of logits from the distribution of
 /// the kept tokens. All other tokens count as one.
 pub(crate) fn divergence(kept: &Likeliest, row: &[f32]) -> f64 {
-    let sum = log_sum_exp(row);
+    let sum = Distribution::of(row).log_sum;
     let (mut kl, mut rest, mut rest_now) = (0.0, 1.0, 1.0);
     for &(id, log) in kept {
         let Some(&logit) = row.get(id as usize) else {

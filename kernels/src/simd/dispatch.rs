@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 #[cfg(isa = "avx2")]
 use super::avx2::Avx2;
@@ -129,6 +130,19 @@ pub(crate) fn implementations() -> Vec<Implementation> {
     }
     list.push(Implementation::Portable(Portable));
     list
+}
+
+/// The instruction set of codecs and statistics. A backend has its own.
+static CHOSEN: OnceLock<Implementation> = OnceLock::new();
+
+/// Returns the instruction set of codecs and statistics, the best one unless [`choose`] came first.
+pub(crate) fn chosen() -> Implementation {
+    *CHOSEN.get_or_init(|| implementations()[0])
+}
+
+/// Makes an instruction set the chosen one unless another is in use; returns the one in use.
+pub(crate) fn choose(implementation: Implementation) -> Isa {
+    CHOSEN.get_or_init(|| implementation).isa()
 }
 
 /// Returns the best instruction set of this CPU, whether or not the kernels were compiled for it.

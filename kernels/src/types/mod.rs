@@ -46,13 +46,11 @@ mod q8_0;
 mod tq1_0;
 mod tq2_0;
 
-use std::sync::OnceLock;
-
 use schemas::gguf::DType;
 
 use crate::ops::matmul::cpu_quants::QuantKernels;
 use crate::simd::Isa;
-use crate::simd::dispatch::{Implementation, implementations};
+use crate::simd::dispatch::{self, Implementation, implementations};
 use common::block::Codecs;
 use common::cache::CacheAccess;
 use common::unpack::Unpack;
@@ -212,9 +210,6 @@ impl InvalidKind {
     }
 }
 
-/// The instruction set that [`codecs`] and [`codec`] use.
-static CHOSEN: OnceLock<Implementation> = OnceLock::new();
-
 /// An instruction set cannot be selected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ChooseError {
@@ -254,7 +249,7 @@ pub fn choose(name: &str) -> Result<(), ChooseError> {
             available: names.join(", "),
         });
     };
-    let chosen = CHOSEN.get_or_init(|| *implementation).isa();
+    let chosen = dispatch::choose(*implementation);
     if Some(chosen) == isa {
         return Ok(());
     }
@@ -264,7 +259,7 @@ pub fn choose(name: &str) -> Result<(), ChooseError> {
 
 /// Returns the codecs of all types.
 pub fn codecs() -> impl Iterator<Item = Codec> {
-    let implementation = *CHOSEN.get_or_init(|| implementations()[0]);
+    let implementation = dispatch::chosen();
     TYPES.iter().map(move |element_type| Codec {
         element_type,
         implementation,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use kernels::distribution::{self, log_sum_exp};
+use kernels::distribution::Distribution;
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
@@ -241,8 +241,7 @@ impl<B: Backend> Head<B> {
 
 /// Probability that two distributions share: the acceptance rate of speculative sampling.
 fn overlap(target: &[f32], draft: &[f32]) -> f64 {
-    let target = (target, log_sum_exp(target));
-    distribution::overlap(target, (draft, log_sum_exp(draft)))
+    Distribution::of(target).overlap(&Distribution::of(draft))
 }
 
 /// Observes nothing.

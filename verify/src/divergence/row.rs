@@ -1,6 +1,6 @@
 //! One position of a text: the base's distribution over the next token, and another model's.
 
-use kernels::distribution::{divergence, log_sum_exp};
+use kernels::distribution::Distribution;
 
 use super::for_each_row;
 
@@ -27,9 +27,16 @@ impl BaseRow {
         }
     }
 
+    fn distribution(&self) -> Distribution<'_> {
+        Distribution {
+            logits: &self.logits,
+            log_sum: self.log_sum,
+        }
+    }
+
     /// Negative log-probability of a token.
     pub(super) fn surprise(&self, token: u32) -> f64 {
-        self.log_sum - f64::from(self.logits[token as usize])
+        self.distribution().surprise(token)
     }
 }
 
@@ -62,7 +69,7 @@ pub(super) fn base_rows(logits: &[f32], n_vocab: usize, n_rows: usize) -> Vec<Ba
     for_each_row(n_rows, |i| {
         let row = &logits[i * n_vocab..][..n_vocab];
         BaseRow {
-            log_sum: log_sum_exp(row),
+            log_sum: Distribution::of(row).log_sum,
             top: top(row),
             logits: row.to_vec(),
         }
@@ -82,11 +89,11 @@ pub(super) fn score_rows(
 }
 
 fn score(base: &BaseRow, logits: &[f32], next: u32) -> RowScore {
-    let sum = log_sum_exp(logits);
-    let surprise = sum - f64::from(logits[next as usize]);
+    let other = Distribution::of(logits);
+    let surprise = other.surprise(next);
     RowScore {
         surprise,
-        kld: divergence((&base.logits, base.log_sum), (logits, sum), LEAST_LOG),
+        kld: other.divergence_from(&base.distribution(), LEAST_LOG),
         delta_p: (-surprise).exp() - (-base.surprise(next)).exp(),
         same_top: top(logits) == base.top,
     }

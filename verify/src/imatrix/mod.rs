@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use kernels::distribution::log_sum_exp;
+use kernels::distribution::Distribution;
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig};
 use runner::loaded_models::{ObservedModels, load_observed};
@@ -534,14 +534,14 @@ fn evaluate_outputs<B: Backend>(
         let logits = target.compute_logits(rows).chunks_exact(n_vocab);
         let next = |row: usize| {
             let position = pass.start + row % n_part;
-            is_scored(position).then(|| pass.chunks[row / n_part][position + 1] as usize)
+            is_scored(position).then(|| pass.chunks[row / n_part][position + 1])
         };
-        let scored: Vec<(&[f32], usize)> = logits
+        let scored: Vec<(&[f32], u32)> = logits
             .zip(rows)
             .filter_map(|(logits, &row)| Some((logits, next(row)?)))
             .collect();
-        let surprise = |(): &mut (), &(logits, next): &(&[f32], usize)| {
-            Ok::<f64, Infallible>(log_sum_exp(logits) - f64::from(logits[next]))
+        let surprise = |(): &mut (), &(logits, next): &(&[f32], u32)| {
+            Ok::<f64, Infallible>(Distribution::of(logits).surprise(next))
         };
         let found = threads::try_map(&scored, || (), surprise);
         surprises.add(&found.unwrap_or_else(|never| match never {}));
