@@ -5,14 +5,14 @@ use std::ptr;
 
 use super::arena::Arena;
 use super::{Cpu, parts};
-use crate::simd::packed::MAX_FUSED;
+use crate::simd::packed::{MAX_FUSED, TileEncoding};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Quantized {
-    /// Quants from -127 to 127, four per word, the first in the lowest byte.
+    /// Quants from -127 to 127, four per word, the first in the lowest byte; or raised ones, larger by 128.
     pub(crate) quants: [u32; LANES / 4],
     /// The largest magnitude divided by 127; NaN if an element is NaN or infinite, so that products become
     /// NaN.
@@ -58,6 +58,14 @@ impl Quantized {
         }
     }
 
+    /// Raises the quants, or lowers raised ones.
+    #[inline(always)]
+    fn flip(&mut self) {
+        for word in &mut self.quants {
+            *word ^= 0x8080_8080;
+        }
+    }
+
     /// The quants of the first (0) or the second (1) half.
     #[inline(always)]
     pub(crate) fn half(&self, half: usize) -> [u32; LANES / 8] {
@@ -76,33 +84,51 @@ pub(crate) struct Activations<'a> {
     n: usize,
     /// Blocks per row.
     n_tile: usize,
+    /// Whether the quants are raised: see [`TileEncoding::Signed`].
+    is_raised: bool,
 }
 
 impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
+        let is_raised = reads_raised(cpu, n);
         let quants = arena.room(n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
         let tasks = rows.zip(quants.chunks_mut(BLOCK * n_tile));
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
             x,
             n_tile,
+            is_raised,
             quants,
         });
         // SAFETY: the tasks have written all of them.
         let quants = unsafe { &*(ptr::from_ref(quants) as *const [Quantized]) };
-        Activations { quants, n, n_tile }
+        Activations {
+            quants,
+            n,
+            n_tile,
+            is_raised,
+        }
     }
 
     /// Copies the given rows, in that order.
-    pub(crate) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Activations<'b> {
+    pub(crate) fn gather<'b>(
+        &self,
+        cpu: &Cpu,
+        arena: &'b Arena,
+        rows: &[usize],
+    ) -> Activations<'b> {
+        let is_raised = reads_raised(cpu, rows.len());
         let quants = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
         let mut places = quants.iter_mut();
         for rows in rows.chunks(BLOCK) {
             for tile in 0..self.n_tile {
                 for (&row, quant) in rows.iter().zip(places.by_ref()) {
                     *quant = self.quants[self.place(row, tile)];
+                    if is_raised != self.is_raised {
+                        quant.flip();
+                    }
                 }
             }
         }
@@ -110,6 +136,7 @@ impl<'a> Activations<'a> {
             quants,
             n: rows.len(),
             n_tile: self.n_tile,
+            is_raised,
         }
     }
 
@@ -136,6 +163,24 @@ impl<'a> Activations<'a> {
     }
 }
 
+/// Checks whether products with `n` activation rows read raised ones.
+fn reads_raised(cpu: &Cpu, n: usize) -> bool {
+    struct ReadsRaised<'a> {
+        n: usize,
+        out: &'a mut bool,
+    }
+    impl Kernel for ReadsRaised<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, _: S) {
+            *self.out = S::TILES == TileEncoding::Signed && self.n > S::FUSED_ROWS;
+        }
+    }
+    let mut out = false;
+    cpu.implementation
+        .run_products(ReadsRaised { n, out: &mut out });
+    out
+}
+
 /// Approximate cost of quantizing an element, in multiply-adds.
 const ENCODE_WORK: usize = 4;
 
@@ -143,6 +188,7 @@ const ENCODE_WORK: usize = 4;
 struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
+    is_raised: bool,
     /// All are written.
     quants: &'a mut [MaybeUninit<Quantized>],
 }
@@ -155,7 +201,10 @@ impl Kernel for Encode<'_> {
         for tile in 0..self.n_tile {
             for row in 0..n {
                 let x = &x[row * self.n_tile + tile];
-                self.quants[tile * n + row].write(Quantized::new(simd, x));
+                let quantized = self.quants[tile * n + row].write(Quantized::new(simd, x));
+                if self.is_raised {
+                    quantized.flip();
+                }
             }
         }
     }

@@ -4,6 +4,8 @@
 //! quants are integer sums, exact in any order, and the few `f32` operations are rounded as in IEEE 754:
 //! all instruction sets give the same bits.
 
+use super::LANES;
+
 /// Rows that are multiplied together.
 pub(crate) const ROWS: usize = 16;
 
@@ -13,8 +15,46 @@ pub(crate) const MAX_PARTS: usize = 2;
 /// Maximum of [`Packed::FUSED`].
 pub(crate) const MAX_FUSED: usize = 4;
 
+/// Passes over a panel, each with up to [`MAX_FUSED`] activation rows, that take less time than unpacking to tiles.
+const FUSED_PASSES: usize = 4;
+
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
+
+/// How the tiles of an instruction set hold quants.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TileEncoding {
+    /// As they are unpacked. Products reduce those of 8 bits by [`Packed::TILE_WIDE_OFFSET`].
+    Unsigned,
+    /// Signed, without their offset. Activations are raised: unsigned, larger by 128. For instructions that multiply
+    /// unsigned bytes by signed ones.
+    #[cfg_attr(not(isa = "avx2"), allow(dead_code))]
+    Signed,
+}
+
+/// The quants of a tile, 32 columns of [`ROWS`] rows, encoded for an instruction set.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct TileQuants {
+    /// The quants of four columns of every row, eight times.
+    pub(crate) words: [WordBytes; LANES / 4],
+    /// What the sums of products of [`TileEncoding::Signed`] begin with, because activations are raised: -128 times the
+    /// sum of the quants of each row, one for each half of the columns or one for all.
+    pub(crate) starts: [WordBytes; 2],
+}
+
+impl TileQuants {
+    pub(crate) const ZERO: TileQuants = TileQuants {
+        words: [[0; 4 * ROWS]; LANES / 4],
+        starts: [[0; 4 * ROWS]; 2],
+    };
+
+    /// The words of part `part`. References to each word would make the compiler compute addresses in vectors.
+    #[inline(always)]
+    pub(crate) fn words<const N: usize>(&self, part: usize) -> &[WordBytes; N] {
+        &self.words.as_chunks().0[part]
+    }
+}
 
 /// Applies `f` to each index. Unlike `array::from_fn`, it is always inlined into the caller and so compiled
 /// for the caller's instruction set, like `f` if it is small.
@@ -80,8 +120,16 @@ pub(crate) trait Packed: Copy {
     const FUSED: usize = 1;
     /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
     const WIDE_OFFSET: i32 = 0;
-    /// Value that [`Packed::products`] subtracts from quants of 8 bits.
+    /// Activation rows up to which products unpack weights in registers. With more than one pass of [`Packed::FUSED`]
+    /// rows, tiles are faster where a register has only a part of the rows.
+    const FUSED_ROWS: usize = match Self::PARTS == 1 && Self::FUSED == MAX_FUSED {
+        true => FUSED_PASSES * MAX_FUSED,
+        false => Self::FUSED,
+    };
+    /// Value that [`Packed::products`] subtracts from unsigned quants of 8 bits.
     const TILE_WIDE_OFFSET: i32 = Self::WIDE_OFFSET;
+    /// How tiles hold quants for [`Packed::products`].
+    const TILES: TileEncoding = TileEncoding::Unsigned;
 
     /// The operations on part `i` of the rows.
     fn part(self, i: usize) -> Self::Part;
@@ -131,15 +179,21 @@ pub(crate) trait Packed: Copy {
         x: [u32; 4],
     ) -> Self::Words;
 
-    /// Returns the sums of products of `N` words, 4 or 8, with those of each of `C` activation rows, like
-    /// [`Packed::add_products`], but with [`Packed::TILE_WIDE_OFFSET`].
+    /// Returns the sums of products of `N` words, 4 or 8, of each of `P` tiles with those of each of `C` activation
+    /// rows: the words of part `part`. Like [`Packed::add_products`], but quants are those of [`Packed::TILES`].
     #[inline(always)]
-    fn products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
         self,
-        words: [&WordBytes; N],
+        tiles: [&TileQuants; P],
+        part: usize,
         x: [&[u32; N]; C],
-    ) -> [Self::Words; C] {
-        products::<Self, BITS, N, C>(self, words, x)
+    ) -> [[Self::Words; C]; P] {
+        // Not a closure, which might not be inlined.
+        let mut sums = [[self.splat_word(0); C]; P];
+        for (sums, tile) in sums.iter_mut().zip(tiles) {
+            *sums = products::<Self, BITS, N, C>(self, tile.words(part), x);
+        }
+        sums
     }
 
     /// Converts signed integers to `f32`.
@@ -175,16 +229,16 @@ pub(crate) trait Packed: Copy {
     }
 }
 
-/// [`Packed::products`], four words at a time.
+/// [`Packed::products`] of one tile, four words at a time.
 #[inline(always)]
 pub(crate) fn products<W: Packed, const BITS: u32, const N: usize, const C: usize>(
     simd: W,
-    words: [&WordBytes; N],
+    words: &[WordBytes; N],
     x: [&[u32; N]; C],
 ) -> [W::Words; C] {
     let mut sums = [simd.splat_word(0); C];
     for i in (0..N).step_by(4) {
-        let quants = each!(4, word => simd.load_words(words[i + word]));
+        let quants = each!(4, word => simd.load_words(&words[i + word]));
         for c in 0..C {
             let x = each!(4, word => x[c][i + word]);
             sums[c] = simd.add_products::<BITS>(sums[c], quants, x);

@@ -90,9 +90,9 @@ impl<'a> Factor<'a> {
     }
 
     /// Copies the given rows, in that order.
-    pub(crate) fn gather<'b>(&self, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
+    pub(crate) fn gather<'b>(&self, cpu: &Cpu, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
-            Factor::Quants(x) => Factor::Quants(x.gather(arena, rows)),
+            Factor::Quants(x) => Factor::Quants(x.gather(cpu, arena, rows)),
             Factor::Floats { x, n_chunk } => {
                 let gathered = arena.filled([0.0; LANES], rows.len() * n_chunk);
                 for (gathered, &row) in gathered.chunks_exact_mut(*n_chunk).zip(rows) {

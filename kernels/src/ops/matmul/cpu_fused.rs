@@ -117,7 +117,10 @@ fn add_group<W: Packed, T: Unpack, const C: usize>(
     scales: &[TileScales],
     acc: &mut [W::Floats; C],
 ) {
-    let minus_offset = simd.splat_floats(minus_offset::<T>(W::WIDE_OFFSET));
+    let minus_offset = match T::Form::HAS_OFFSET {
+        true => Some(simd.splat_floats(minus_offset::<T>(W::WIDE_OFFSET))),
+        false => None,
+    };
     let first = T::quants::<W, 0>(simd, block, group);
     let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
     add_half::<W, T::Form, 0, C>(simd, first.as_ref(), x, &mut dots);

@@ -23,9 +23,6 @@ use crate::types::common::unpack::{MAX_TILES, TileForm, TileScales, Unpack};
 /// Bytes of activations that stay in the L2 cache while weight rows pass by.
 const ACTIVATION_BYTES: usize = 1 << 20;
 
-/// Passes over a panel, each with up to [`BLOCK`] activation rows, that take less time than unpacking to tiles.
-const FUSED_PASSES: usize = 4;
-
 /// The functions of a quantized type that products need.
 pub(crate) struct QuantKernels {
     /// Multiplies activations by some rows of a weight.
@@ -84,15 +81,10 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         } = self.product;
         let n_tile = w.n_cols / LANES;
         let n = x.len();
-        // With more than one pass, tiles are faster where a register has only a part of the rows.
-        let n_fused = match S::PARTS == 1 && S::FUSED == BLOCK {
-            true => FUSED_PASSES * BLOCK,
-            false => S::FUSED,
-        };
         let arena = Arena::new();
         let geometry = const { Geometry::of::<T>() };
         // A constant condition, so that products that cannot occur are not compiled.
-        if const { S::FUSED > 0 } && n <= n_fused {
+        if const { S::FUSED > 0 } && n <= S::FUSED_ROWS {
             let mut panels = PanelReader::new(w, geometry, &arena);
             let mut scales = [TileScales::ZERO; MAX_TILES];
             for done in (0..out.n_cols()).step_by(ROWS) {
@@ -224,15 +216,15 @@ impl<W: Packed> HalfScales<W> {
         }
     }
 
-    /// Applies the scale to a sum of products with a block of activations, and adds the share of the minimum
-    /// and `product`, the result of the first half.
+    /// Applies the scale to a sum of products with a block of activations, after adding the share of the offset if
+    /// it has one, and adds the share of the minimum and `product`, the result of the first half.
     #[inline(always)]
     pub(super) fn apply<F: TileForm>(
         &self,
         simd: W,
         dot: W::Words,
         x: &Quantized,
-        minus_offset: W::Floats,
+        minus_offset: Option<W::Floats>,
         product: W::Floats,
     ) -> W::Floats {
         let sum = match F::SCALES {
@@ -241,7 +233,7 @@ impl<W: Packed> HalfScales<W> {
         };
         let sum = simd.splat_floats(sum);
         let mut dot = simd.to_floats(dot);
-        if F::HAS_OFFSET {
+        if let Some(minus_offset) = minus_offset {
             // Integers of less than 24 bits, so the result is exact.
             dot = simd.mul_add_floats(sum, minus_offset, dot);
         }

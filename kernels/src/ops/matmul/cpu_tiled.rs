@@ -6,9 +6,11 @@ use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{BLOCK, Quantized};
 use crate::cpu::parts;
 use crate::cpu::repack::Panel;
-use crate::simd::packed::{Packed, ROWS, array};
+use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, array};
 use crate::simd::{Kernel, Simd};
-use crate::types::common::unpack::{Blocks, Group, MAX_TILES, Tile, TileForm, TileScales, Unpack};
+use crate::types::common::unpack::{
+    Blocks, Group, HalfTile, MAX_TILES, Tile, TileForm, TileScales, Unpack,
+};
 
 /// Tiles that stay in the L1 cache while all activations of a group are multiplied: whole blocks of every
 /// type, for as many rows as are multiplied together.
@@ -115,12 +117,64 @@ fn unpack<W: Packed, T: Unpack>(simd: W, block: impl Blocks, tiles: &mut [Tile])
             .iter_mut()
             .zip(first.as_ref().iter().zip(second.as_ref()))
         {
-            for word in 0..4 {
-                simd.store_words(first[word], &mut tile.quants[word]);
-                simd.store_words(second[word], &mut tile.quants[4 + word]);
-            }
+            store_half::<W, T>(simd, *first, 0, &mut tile.quants);
+            store_half::<W, T>(simd, *second, 1, &mut tile.quants);
         }
     }
+}
+
+/// Encodes the quants of half `half` of a tile.
+#[inline(always)]
+fn store_half<W: Packed, T: Unpack>(
+    simd: W,
+    quants: HalfTile<W>,
+    half: usize,
+    tile: &mut TileQuants,
+) {
+    let words = 4 * half..4 * (half + 1);
+    for (i, &quants) in words.zip(&quants) {
+        match W::TILES {
+            TileEncoding::Signed => {
+                simd.store_words(without_offset::<W, T>(simd, quants), &mut tile.words[i]);
+            }
+            TileEncoding::Unsigned => simd.store_words(quants, &mut tile.words[i]),
+        }
+    }
+    if W::TILES == TileEncoding::Signed {
+        let part = half % T::Form::SCALES;
+        let start = match half - part {
+            0 => simd.splat_word(0),
+            _ => simd.load_words(&tile.starts[part]),
+        };
+        let start = simd.add(start, half_start::<W, T>(simd, quants));
+        simd.store_words(start, &mut tile.starts[part]);
+    }
+}
+
+/// Subtracts the offset of unsigned quants.
+#[inline(always)]
+fn without_offset<W: Packed, T: Unpack>(simd: W, quants: W::Words) -> W::Words {
+    let sign = simd.splat_word(0x8080_8080);
+    if T::Form::BITS == 8 {
+        // The offset is 128.
+        return simd.xor(quants, sign);
+    }
+    // The highest bit keeps bytes from borrowing from each other.
+    let minus_offset = u32::from_le_bytes([T::OFFSET as u8; 4]).wrapping_neg();
+    let sums = simd.add(simd.or(quants, sign), simd.splat_word(minus_offset));
+    simd.xor(sums, sign)
+}
+
+/// Returns the share of half a tile in [`TileQuants::starts`].
+#[inline(always)]
+fn half_start<W: Packed, T: Unpack>(simd: W, quants: HalfTile<W>) -> W::Words {
+    // -128 is not an activation, so the products with -64 are doubled.
+    let offset = simd.splat_word((64 * 16 * T::OFFSET) as u32);
+    let x = [u32::from_le_bytes([-64i8 as u8; 4]); 4];
+    simd.shift_left::<1>(match T::Form::BITS {
+        8 => simd.add_products::<8>(offset, quants, x),
+        _ => simd.add_products::<7>(offset, quants, x),
+    })
 }
 
 /// Adds the products of some tiles. Generic over the form, so that types share the compiled code.
@@ -217,7 +271,10 @@ impl<const P: usize> TileRun<'_, P> {
         sums: &mut [[[f32; ROWS]; P]; C],
     ) {
         let rows = simd.part(part);
-        let minus_offset = rows.splat_floats(self.minus_offset);
+        let minus_offset = match F::HAS_OFFSET && S::TILES != TileEncoding::Signed {
+            true => Some(rows.splat_floats(self.minus_offset)),
+            false => None,
+        };
         let mut acc: [[_; P]; C] = array(|c| array(|p| rows.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
         let n_ahead = ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
@@ -252,16 +309,17 @@ fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     simd: W,
     tiles: [&Tile; P],
     x: &[Quantized; C],
-    minus_offset: W::Floats,
+    minus_offset: Option<W::Floats>,
 ) -> [[W::Floats; P]; C] {
     let mut products = [[simd.splat_floats(0.0); P]; C];
     for half in 0..F::SCALES {
         let dots = integer_products::<W, F, P, C>(simd, tiles, x, half);
-        let scales: [_; P] = array(|p| HalfScales::load::<F>(simd, &tiles[p].scales, half));
-        for c in 0..C {
-            for p in 0..P {
+        // Not an array of scales made by a closure, which might not be inlined.
+        for p in 0..P {
+            let scales = HalfScales::load::<F>(simd, &tiles[p].scales, half);
+            for c in 0..C {
                 products[c][p] =
-                    scales[p].apply::<F>(simd, dots[p][c], &x[c], minus_offset, products[c][p]);
+                    scales.apply::<F>(simd, dots[p][c], &x[c], minus_offset, products[c][p]);
             }
         }
     }
@@ -276,31 +334,26 @@ fn integer_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     x: &[Quantized; C],
     half: usize,
 ) -> [[W::Words; C]; P] {
-    // Not a closure, which might not be inlined.
-    let mut dots = [[simd.splat_word(0); C]; P];
-    for (dots, tile) in dots.iter_mut().zip(tiles) {
-        *dots = match F::SCALES {
-            1 => words_products::<W, F, 8, C>(simd, tile, x, 0),
-            _ => words_products::<W, F, 4, C>(simd, tile, x, half),
-        };
+    match F::SCALES {
+        1 => words_products::<W, F, 8, P, C>(simd, tiles, x, 0),
+        _ => words_products::<W, F, 4, P, C>(simd, tiles, x, half),
     }
-    dots
 }
 
-/// Returns the sums of products of `N` words of a tile, the first of number `N * part`.
+/// Returns the sums of products of the `N` words of part `part` of each tile.
 #[inline(always)]
-fn words_products<W: Packed, F: TileForm, const N: usize, const C: usize>(
+fn words_products<W: Packed, F: TileForm, const N: usize, const P: usize, const C: usize>(
     simd: W,
-    tile: &Tile,
+    tiles: [&Tile; P],
     x: &[Quantized; C],
     part: usize,
-) -> [W::Words; C] {
-    let words = array(|i| &tile.quants[N * part + i]);
-    let x = array(|c| &x[c].quants.as_chunks().0[part]);
+) -> [[W::Words; C]; P] {
+    let tiles = array(|p| &tiles[p].quants);
+    let x: [&[u32; N]; C] = array(|c| &x[c].quants.as_chunks().0[part]);
     match F::BITS {
-        5 => simd.products::<5, N, C>(words, x),
-        6 => simd.products::<6, N, C>(words, x),
-        7 => simd.products::<7, N, C>(words, x),
-        _ => simd.products::<8, N, C>(words, x),
+        5 => simd.products::<5, N, P, C>(tiles, part, x),
+        6 => simd.products::<6, N, P, C>(tiles, part, x),
+        7 => simd.products::<7, N, P, C>(tiles, part, x),
+        _ => simd.products::<8, N, P, C>(tiles, part, x),
     }
 }

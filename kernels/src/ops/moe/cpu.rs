@@ -109,7 +109,7 @@ impl MoeOp for Cpu {
             }));
             let products = arena.filled(0.0, slots.len() * n_out);
             let expert = &experts[expert(&slots[0]) as usize];
-            x.gather(&arena, rows).times(self, expert, products);
+            x.gather(self, &arena, rows).times(self, expert, products);
             for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
                 out[slot * n_out..][..n_out].copy_from_slice(product);
             }

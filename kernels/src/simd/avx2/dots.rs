@@ -6,13 +6,15 @@ use super::Avx2;
 use super::packed::EightRows;
 use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{Packed, WordBytes, each, products};
+use crate::simd::packed::{Packed, TileEncoding, TileQuants, WordBytes, each, products};
 use crate::simd::{Kernel, KernelInto, entry_points};
 
 /// Instructions that multiply quants. A value of an implementing type proves that they are available.
 pub(crate) trait QuantDots: Copy + Send + Sync {
     /// [`Packed::WIDE_OFFSET`]
     const WIDE_OFFSET: i32;
+    /// [`Packed::TILES`]
+    const TILES: TileEncoding;
 
     /// Runs a kernel, compiled for these instructions and AVX2.
     fn run<K: Kernel>(self, kernel: K);
@@ -31,15 +33,13 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
         x: [u32; 4],
     ) -> __m256i;
 
-    /// [`Packed::products`]
-    #[inline(always)]
+    /// [`Packed::products`] of one tile.
     fn products<const BITS: u32, const N: usize, const C: usize>(
         rows: EightRows<Self>,
-        words: [&WordBytes; N],
+        tile: &TileQuants,
+        part: usize,
         x: [&[u32; N]; C],
-    ) -> [__m256i; C] {
-        products::<_, BITS, N, C>(rows, words, x)
-    }
+    ) -> [__m256i; C];
 }
 
 /// Sums of two products in 16 bits.
@@ -71,6 +71,7 @@ impl Avx2<Dotted> {
 
 impl QuantDots for Widened {
     const WIDE_OFFSET: i32 = 128;
+    const TILES: TileEncoding = TileEncoding::Unsigned;
 
     entry_points!(Avx2<Widened>, "avx2,fma,f16c");
 
@@ -124,12 +125,13 @@ impl QuantDots for Widened {
     #[inline(always)]
     fn products<const BITS: u32, const N: usize, const C: usize>(
         rows: EightRows<Self>,
-        words: [&WordBytes; N],
+        tile: &TileQuants,
+        part: usize,
         x: [&[u32; N]; C],
     ) -> [__m256i; C] {
         match BITS {
-            8 => wide_products(rows, words, x),
-            _ => products::<_, BITS, N, C>(rows, words, x),
+            8 => wide_products(rows, tile.words(part), x),
+            _ => products::<_, BITS, N, C>(rows, tile.words(part), x),
         }
     }
 }
@@ -139,7 +141,7 @@ impl QuantDots for Widened {
 #[inline(always)]
 fn wide_products<const N: usize, const C: usize>(
     rows: EightRows<Widened>,
-    words: [&WordBytes; N],
+    words: &[WordBytes; N],
     x: [&[u32; N]; C],
 ) -> [__m256i; C] {
     // SAFETY: the value of `rows` proves that the instructions are available.
@@ -148,7 +150,7 @@ fn wide_products<const N: usize, const C: usize>(
         let mut low_sums = [_mm256_setzero_si256(); C];
         let mut high_sums = [_mm256_setzero_si256(); C];
         for i in 0..N {
-            let quants = rows.load_words(words[i]);
+            let quants = rows.load_words(&words[i]);
             let low = _mm256_and_si256(quants, mask);
             let high = _mm256_and_si256(_mm256_srli_epi16::<4>(quants), mask);
             for c in 0..C {
@@ -170,6 +172,7 @@ fn wide_products<const N: usize, const C: usize>(
 #[cfg(isa = "avxvnni")]
 impl QuantDots for Dotted {
     const WIDE_OFFSET: i32 = 0;
+    const TILES: TileEncoding = TileEncoding::Signed;
 
     entry_points!(Avx2<Dotted>, "avx2,fma,f16c,avxvnni");
 
@@ -188,6 +191,25 @@ impl QuantDots for Dotted {
         for (quants, x) in quants.into_iter().zip(x) {
             // SAFETY: self proves that the instructions are available.
             sums = unsafe { _mm256_dpbusd_avx_epi32(sums, quants, _mm256_set1_epi32(x as i32)) };
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn products<const BITS: u32, const N: usize, const C: usize>(
+        rows: EightRows<Dotted>,
+        tile: &TileQuants,
+        part: usize,
+        x: [&[u32; N]; C],
+    ) -> [__m256i; C] {
+        let mut sums = [rows.load_words(&tile.starts[part]); C];
+        for i in 0..N {
+            let quants = rows.load_words(&tile.words::<N>(part)[i]);
+            for c in 0..C {
+                let x = rows.splat_word(x[c][i]);
+                // SAFETY: the value of `rows` proves that the instructions are available.
+                sums[c] = unsafe { _mm256_dpbusd_avx_epi32(sums[c], x, quants) };
+            }
         }
         sums
     }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::Avx2;
 use super::dots::QuantDots;
-use crate::simd::packed::{Packed, ROWS, WordBytes, each};
+use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, WordBytes, each};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
@@ -66,6 +66,7 @@ impl<D: QuantDots> Packed for EightRows<D> {
     const SUMS: usize = Avx2::<D>::SUMS;
     const WIDE_OFFSET: i32 = Avx2::<D>::WIDE_OFFSET;
     const TILE_WIDE_OFFSET: i32 = Avx2::<D>::TILE_WIDE_OFFSET;
+    const TILES: TileEncoding = D::TILES;
 
     #[inline(always)]
     fn part(self, _: usize) -> Self {
@@ -172,12 +173,17 @@ impl<D: QuantDots> Packed for EightRows<D> {
     }
 
     #[inline(always)]
-    fn products<const BITS: u32, const N: usize, const C: usize>(
+    fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
         self,
-        words: [&WordBytes; N],
+        tiles: [&TileQuants; P],
+        part: usize,
         x: [&[u32; N]; C],
-    ) -> [__m256i; C] {
-        D::products::<BITS, N, C>(self, words, x)
+    ) -> [[__m256i; C]; P] {
+        let mut sums = [[self.splat_word(0); C]; P];
+        for (sums, tile) in sums.iter_mut().zip(tiles) {
+            *sums = D::products::<BITS, N, C>(self, tile, part, x);
+        }
+        sums
     }
 
     #[inline(always)]
@@ -250,6 +256,7 @@ impl<D: QuantDots> Packed for Avx2<D> {
     const FUSED: usize = 4;
     const WIDE_OFFSET: i32 = D::WIDE_OFFSET;
     const TILE_WIDE_OFFSET: i32 = 0;
+    const TILES: TileEncoding = D::TILES;
 
     #[inline(always)]
     fn part(self, index: usize) -> EightRows<D> {

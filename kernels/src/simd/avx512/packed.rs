@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Avx512;
-use crate::simd::packed::{Packed, ROWS, WordBytes};
+use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, WordBytes};
 
 /// Loads sixteen bytes of each of four rows.
 #[inline(always)]
@@ -26,6 +26,7 @@ impl Packed for Avx512 {
     const SUMS: usize = 8;
     const PANELS: usize = 2;
     const FUSED: usize = 4;
+    const TILES: TileEncoding = TileEncoding::Signed;
 
     #[inline(always)]
     fn part(self, _: usize) -> Avx512 {
@@ -143,6 +144,30 @@ impl Packed for Avx512 {
         for (quants, x) in quants.into_iter().zip(x) {
             // SAFETY: the instructions are available.
             sums = unsafe { _mm512_dpbusd_epi32(sums, quants, _mm512_set1_epi32(x as i32)) };
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
+        self,
+        tiles: [&TileQuants; P],
+        part: usize,
+        x: [&[u32; N]; C],
+    ) -> [[__m512i; C]; P] {
+        let mut sums = [[self.splat_word(0); C]; P];
+        for (sums, tile) in sums.iter_mut().zip(tiles) {
+            *sums = [self.load_words(&tile.starts[part]); C];
+        }
+        for i in 0..N {
+            for c in 0..C {
+                let x = self.splat_word(x[c][i]);
+                for p in 0..P {
+                    let quants = self.load_words(&tiles[p].words::<N>(part)[i]);
+                    // SAFETY: the instructions are available.
+                    sums[p][c] = unsafe { _mm512_dpbusd_epi32(sums[p][c], x, quants) };
+                }
+            }
         }
         sums
     }

@@ -5,21 +5,19 @@
 //! of unpacking.
 
 use super::block::Bytes;
-use crate::simd::LANES;
-use crate::simd::packed::{Packed, ROWS, WordBytes, array, each};
+use crate::simd::packed::{Packed, ROWS, TileQuants, array, each};
 
 /// A tile: 32 consecutive columns of [`ROWS`] rows, as many as share an activation scale.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Tile {
-    /// The quants of four columns of every row, eight times.
-    pub(crate) quants: [WordBytes; LANES / 4],
+    pub(crate) quants: TileQuants,
     pub(crate) scales: TileScales,
 }
 
 impl Tile {
     pub(crate) const ZERO: Tile = Tile {
-        quants: [[0; 4 * ROWS]; LANES / 4],
+        quants: TileQuants::ZERO,
         scales: TileScales::ZERO,
     };
 }
