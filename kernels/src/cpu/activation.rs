@@ -34,7 +34,7 @@ impl Quantized {
 
     /// Rounds to the nearest quant, ties to even.
     #[inline(always)]
-    fn new<S: Simd>(simd: S, x: &[f32; LANES]) -> Quantized {
+    fn new<S: Simd>(simd: S, x: &[f32; LANES], is_raised: bool) -> Quantized {
         // Without the sign, the bits of floats have the order of the numbers, with NaN on top.
         let mut largest = 0;
         for x in x {
@@ -49,7 +49,8 @@ impl Quantized {
         let inverse = 127.0 / largest;
         // The inverse of zero and of tiny numbers is infinite.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-        let (quants, [first, second]) = simd.round(x, inverse);
+        let (mut quants, [first, second]) = simd.round(x, inverse);
+        raise(&mut quants, is_raised);
         Quantized {
             quants,
             scale,
@@ -58,18 +59,22 @@ impl Quantized {
         }
     }
 
-    /// Raises the quants, or lowers raised ones.
-    #[inline(always)]
-    fn flip(&mut self) {
-        for word in &mut self.quants {
-            *word ^= 0x8080_8080;
-        }
-    }
-
     /// The quants of the first (0) or the second (1) half.
     #[inline(always)]
     pub(crate) fn half(&self, half: usize) -> [u32; LANES / 8] {
         self.quants.as_chunks().0[half]
+    }
+}
+
+/// Raises quants, or lowers raised ones, on a condition.
+#[inline(always)]
+fn raise(quants: &mut [u32; LANES / 4], condition: bool) {
+    let sign = match condition {
+        true => 0x8080_8080,
+        false => 0,
+    };
+    for word in quants {
+        *word ^= sign;
     }
 }
 
@@ -126,9 +131,7 @@ impl<'a> Activations<'a> {
             for tile in 0..self.n_tile {
                 for (&row, quant) in rows.iter().zip(places.by_ref()) {
                     *quant = self.quants[self.place(row, tile)];
-                    if is_raised != self.is_raised {
-                        quant.flip();
-                    }
+                    raise(&mut quant.quants, is_raised != self.is_raised);
                 }
             }
         }
@@ -201,10 +204,8 @@ impl Kernel for Encode<'_> {
         for tile in 0..self.n_tile {
             for row in 0..n {
                 let x = &x[row * self.n_tile + tile];
-                let quantized = self.quants[tile * n + row].write(Quantized::new(simd, x));
-                if self.is_raised {
-                    quantized.flip();
-                }
+                let quantized = Quantized::new(simd, x, self.is_raised);
+                self.quants[tile * n + row].write(quantized);
             }
         }
     }
@@ -225,7 +226,7 @@ mod tests {
     impl Kernel for Code<'_> {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) {
-            *self.out = Quantized::new(simd, self.x);
+            *self.out = Quantized::new(simd, self.x, false);
         }
     }
 
