@@ -89,7 +89,7 @@ pub(crate) struct Activations<'a> {
     n: usize,
     /// Blocks per row.
     n_tile: usize,
-    /// Whether the quants are raised: see [`TileEncoding::Signed`].
+    /// True if the quants are raised: see [`TileEncoding::Signed`].
     is_raised: bool,
 }
 

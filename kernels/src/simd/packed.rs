@@ -21,7 +21,7 @@ const FUSED_PASSES: usize = 4;
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
 
-/// How the tiles of an instruction set hold quants.
+/// Form of the quants in the tiles of an instruction set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TileEncoding {
     /// As they are unpacked. Products reduce those of 8 bits by [`Packed::TILE_WIDE_OFFSET`].
@@ -38,8 +38,8 @@ pub(crate) enum TileEncoding {
 pub(crate) struct TileQuants {
     /// The quants of four columns of every row, eight times.
     pub(crate) words: [WordBytes; LANES / 4],
-    /// What the sums of products of [`TileEncoding::Signed`] begin with, because activations are raised: -128 times the
-    /// sum of the quants of each row, one for each half of the columns or one for all.
+    /// Starting values of the sums of products of [`TileEncoding::Signed`], because activations are raised: -128 times
+    /// the sum of the quants of each row, one for each half of the columns or one for all.
     pub(crate) starts: [WordBytes; 2],
 }
 
@@ -128,7 +128,7 @@ pub(crate) trait Packed: Copy {
     };
     /// Value that [`Packed::products`] subtracts from unsigned quants of 8 bits.
     const TILE_WIDE_OFFSET: i32 = Self::WIDE_OFFSET;
-    /// How tiles hold quants for [`Packed::products`].
+    /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;
 
     /// The operations on part `i` of the rows.
