@@ -32,9 +32,9 @@ impl Quantized {
         half_sums: [0.0; 2],
     };
 
-    /// Rounds to the nearest quant, ties to even.
+    /// Rounds to the nearest quant, ties to even. `raise` is 0, or [`RAISE`] for raised quants.
     #[inline(always)]
-    fn new<S: Simd>(simd: S, x: &[f32; LANES], is_raised: bool) -> Quantized {
+    fn new<S: Simd>(simd: S, x: &[f32; LANES], raise: u32) -> Quantized {
         // Without the sign, the bits of floats have the order of the numbers, with NaN on top.
         let mut largest = 0;
         for x in x {
@@ -50,7 +50,7 @@ impl Quantized {
         // The inverse of zero and of tiny numbers is infinite.
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         let (mut quants, [first, second]) = simd.round(x, inverse);
-        raise(&mut quants, is_raised);
+        flip(&mut quants, raise);
         Quantized {
             quants,
             scale,
@@ -66,15 +66,14 @@ impl Quantized {
     }
 }
 
-/// Raises quants, or lowers raised ones, on a condition.
+/// Bits of each word by which raised quants differ from others.
+const RAISE: u32 = 0x8080_8080;
+
+/// Changes the given bits of each word.
 #[inline(always)]
-fn raise(quants: &mut [u32; LANES / 4], condition: bool) {
-    let sign = match condition {
-        true => 0x8080_8080,
-        false => 0,
-    };
+fn flip(quants: &mut [u32; LANES / 4], bits: u32) {
     for word in quants {
-        *word ^= sign;
+        *word ^= bits;
     }
 }
 
@@ -89,22 +88,22 @@ pub(crate) struct Activations<'a> {
     n: usize,
     /// Blocks per row.
     n_tile: usize,
-    /// True if the quants are raised: see [`TileEncoding::Signed`].
-    is_raised: bool,
+    /// [`RAISE`] if the quants are raised, or 0: see [`TileEncoding::Signed`].
+    raise: u32,
 }
 
 impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
-        let is_raised = reads_raised(cpu, n);
+        let raise = raise_for(cpu, n);
         let quants = arena.room(n * n_tile);
         let rows = x.chunks(BLOCK * n_cols);
         let tasks = rows.zip(quants.chunks_mut(BLOCK * n_tile));
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
             x,
             n_tile,
-            is_raised,
+            raise,
             quants,
         });
         // SAFETY: the tasks have written all of them.
@@ -113,7 +112,7 @@ impl<'a> Activations<'a> {
             quants,
             n,
             n_tile,
-            is_raised,
+            raise,
         }
     }
 
@@ -124,14 +123,14 @@ impl<'a> Activations<'a> {
         arena: &'b Arena,
         rows: &[usize],
     ) -> Activations<'b> {
-        let is_raised = reads_raised(cpu, rows.len());
+        let raise = raise_for(cpu, rows.len());
         let quants = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
         let mut places = quants.iter_mut();
         for rows in rows.chunks(BLOCK) {
             for tile in 0..self.n_tile {
                 for (&row, quant) in rows.iter().zip(places.by_ref()) {
                     *quant = self.quants[self.place(row, tile)];
-                    raise(&mut quant.quants, is_raised != self.is_raised);
+                    flip(&mut quant.quants, raise ^ self.raise);
                 }
             }
         }
@@ -139,7 +138,7 @@ impl<'a> Activations<'a> {
             quants,
             n: rows.len(),
             n_tile: self.n_tile,
-            is_raised,
+            raise,
         }
     }
 
@@ -166,21 +165,22 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Checks whether products with `n` activation rows read raised ones.
-fn reads_raised(cpu: &Cpu, n: usize) -> bool {
-    struct ReadsRaised<'a> {
+/// Returns [`RAISE`] if products with `n` activation rows read raised quants, or 0.
+fn raise_for(cpu: &Cpu, n: usize) -> u32 {
+    struct Raise<'a> {
         n: usize,
-        out: &'a mut bool,
+        out: &'a mut u32,
     }
-    impl Kernel for ReadsRaised<'_> {
+    impl Kernel for Raise<'_> {
         #[inline(always)]
         fn run<S: Simd>(self, _: S) {
-            *self.out = S::TILES == TileEncoding::Signed && self.n > S::FUSED_ROWS;
+            if S::TILES == TileEncoding::Signed && self.n > S::FUSED_ROWS {
+                *self.out = RAISE;
+            }
         }
     }
-    let mut out = false;
-    cpu.implementation
-        .run_products(ReadsRaised { n, out: &mut out });
+    let mut out = 0;
+    cpu.implementation.run_products(Raise { n, out: &mut out });
     out
 }
 
@@ -191,7 +191,7 @@ const ENCODE_WORK: usize = 4;
 struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
-    is_raised: bool,
+    raise: u32,
     /// All are written.
     quants: &'a mut [MaybeUninit<Quantized>],
 }
@@ -204,7 +204,7 @@ impl Kernel for Encode<'_> {
         for tile in 0..self.n_tile {
             for row in 0..n {
                 let x = &x[row * self.n_tile + tile];
-                let quantized = Quantized::new(simd, x, self.is_raised);
+                let quantized = Quantized::new(simd, x, self.raise);
                 self.quants[tile * n + row].write(quantized);
             }
         }
@@ -226,7 +226,7 @@ mod tests {
     impl Kernel for Code<'_> {
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) {
-            *self.out = Quantized::new(simd, self.x, false);
+            *self.out = Quantized::new(simd, self.x, 0);
         }
     }
 

@@ -27,8 +27,7 @@ pub(crate) enum TileEncoding {
     /// As they are unpacked. Products reduce those of 8 bits by [`Packed::TILE_WIDE_OFFSET`].
     Unsigned,
     /// Signed, without their offset. Activations are raised: unsigned, larger by 128. For instructions that multiply
-    /// unsigned bytes by signed ones.
-    #[cfg_attr(not(isa = "avx2"), allow(dead_code))]
+    /// unsigned by signed bytes.
     Signed,
 }
 

@@ -113,7 +113,13 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
             normalised,
             scale: 1.5,
         };
-        for (dtype, n) in [(DType::F32, 1), (DType::F32, 9), (DType::BF16, 5)] {
+        // The last has so many rows that all and those of one expert are multiplied in different ways.
+        for (dtype, n) in [
+            (DType::F32, 1),
+            (DType::F32, 9),
+            (DType::BF16, 5),
+            (DType::Q8_0, 40),
+        ] {
             cases.push(experts(&mut random, dtype, routing, n, with_bias));
         }
         cases.push(route_to(&mut random, routing, 7));
@@ -274,11 +280,7 @@ fn matmul<B: Backend + 'static>(
 ) -> Case<B> {
     let (data, w) = weight(random, dtype, n_out, n_in);
     let x = random.rows(n, n_in);
-    // The activations as the kernel rounds them.
-    let seen: Vec<Vec<f64>> = match dtype {
-        DType::F32 | DType::F16 | DType::BF16 => x.iter().map(|x| f64_row(x)).collect(),
-        _ => x.iter().map(|x| codes_row(x)).collect(),
-    };
+    let seen: Vec<Vec<f64>> = x.iter().map(|x| activations(dtype, x)).collect();
     let product = |term: fn(f64) -> f64| -> Vec<Vec<f64>> {
         let dot = |w: &[f32], x: &[f64]| {
             let terms = w.iter().zip(x).map(|(&w, &x)| term(f64::from(w) * x));
@@ -302,6 +304,14 @@ fn matmul<B: Backend + 'static>(
             backend.matmul(&w, &x, items.len(), &mut out);
             download(backend, &out, items.len(), n_out)
         }),
+    }
+}
+
+/// Returns a row as products with weights of a type read it.
+pub(crate) fn activations(dtype: DType, x: &[f32]) -> Vec<f64> {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => f64_row(x),
+        _ => codes_row(x),
     }
 }
 

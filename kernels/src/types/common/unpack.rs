@@ -1,4 +1,4 @@
-//! Unpacks blocks for products: from the bytes of sixteen rows to tiles of unsigned quants with `f32` scales.
+//! Unpacks blocks for products: from the bytes of sixteen rows to unsigned quants with `f32` scales.
 //!
 //! Within a block an element is `scale * (quant - OFFSET) - min`. Sixteen rows are unpacked together, one
 //! per lane. The weight itself stays in the file's encoding, and all activations of a batch share the cost
