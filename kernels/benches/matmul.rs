@@ -2,7 +2,7 @@
 //! read rate of memory, then the cost of a batch relative to one row and the speed of a prompt.
 //!
 //! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` the distance at which
-//! weights are prefetched. The weights form a ring larger than the caches, or of `RING_MB`.
+//! weights are prefetched, `TYPES` the types. The weights form a ring larger than the caches, or of `RING_MB`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -23,7 +23,15 @@ const N_OUT: usize = 2048;
 const N_MAX: usize = 16;
 /// Activation rows of a prompt.
 const PROMPT: usize = 512;
-const TYPES: [DType; 13] = [
+/// All types, or those that `TYPES` names.
+static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
+    let Ok(names) = std::env::var("TYPES") else {
+        return ALL_TYPES.to_vec();
+    };
+    let named = |dtype: &DType| names.split(',').any(|name| name == dtype.to_string());
+    ALL_TYPES.into_iter().filter(named).collect()
+});
+const ALL_TYPES: [DType; 13] = [
     DType::BF16,
     DType::Q8_0,
     DType::Q6_K,
@@ -98,7 +106,7 @@ impl std::fmt::Display for Case {
 
 fn cases() -> Vec<Case> {
     let with = |dtype| [1, 2, 4, 8, 16].map(|n| Case { dtype, n });
-    TYPES.into_iter().flat_map(with).collect()
+    TYPES.iter().copied().flat_map(with).collect()
 }
 
 /// Products one after another, each with the next weight of the ring.
@@ -165,7 +173,7 @@ fn ratios() {
     println!("T(n) / T(1), {} x {}, {}", N_OUT, N_IN, CPU.name());
     let sizes: Vec<String> = (1..=N_MAX).map(|n| format!("{n:>6}")).collect();
     println!("{:>6}{:>10}{}", "type", "T(1) us", sizes.concat());
-    for dtype in TYPES {
+    for &dtype in TYPES.iter() {
         let mut product = Product::new(dtype);
         let mut times = vec![Vec::new(); N_MAX];
         for _ in 0..ROUNDS {
@@ -198,7 +206,7 @@ fn prompts() {
     const ROUNDS: usize = 5;
     println!("prompt of {PROMPT}, {N_OUT} x {N_IN}, {}", CPU.name());
     println!("{:>6}{:>10}{:>10}", "type", "us", "GMAC/s");
-    for dtype in TYPES {
+    for &dtype in TYPES.iter() {
         let mut product = Product::new(dtype);
         let mut times = [0.0; ROUNDS];
         for time in &mut times {

@@ -165,24 +165,41 @@ impl<T, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
     }
 }
 
+impl<T: Unpack, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
+    /// Returns the line of the word at `at`.
+    #[inline(always)]
+    fn line(at: usize) -> usize {
+        debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
+        let word = (at - T::LEAD) / 4;
+        match const { T::READ_ORDER.is_empty() } {
+            // No lookup in a loop over groups.
+            true => word,
+            false => const { Geometry::of::<T>() }.line_of_word(word),
+        }
+    }
+
+    #[inline(always)]
+    fn load<W: Packed>(self, simd: W, line: usize) -> W::Words {
+        let line = &self.words[line];
+        self.prefetch_after(simd, line);
+        simd.load_words(&line.0)
+    }
+}
+
 impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
     #[inline(always)]
     fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
-        array(|i| self.word(simd, at + 4 * i))
+        // One lookup: orders do not separate the words of sixteen bytes.
+        let first = Self::line(at);
+        array(|i| {
+            debug_assert_eq!(Self::line(at + 4 * i), first + i);
+            self.load(simd, first + i)
+        })
     }
 
     #[inline(always)]
     fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
-        debug_assert!((at - T::LEAD).is_multiple_of(4), "an offset of a word");
-        let word = (at - T::LEAD) / 4;
-        let line = match const { T::READ_ORDER.is_empty() } {
-            // No lookup in a loop over groups.
-            true => word,
-            false => const { Geometry::of::<T>() }.line_of_word(word),
-        };
-        let line = &self.words[line];
-        self.prefetch_after(simd, line);
-        simd.load_words(&line.0)
+        self.load(simd, Self::line(at))
     }
 
     #[inline(always)]

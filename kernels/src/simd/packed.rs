@@ -24,11 +24,24 @@ pub(crate) type WordBytes = [u8; 4 * ROWS];
 /// Form of the quants in the tiles of an instruction set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TileEncoding {
-    /// As they are unpacked. Products reduce those of 8 bits by [`Packed::TILE_WIDE_OFFSET`].
+    /// As they are unpacked. Products reduce those of 8 bits by [`Packed::WIDE_OFFSET`].
     Unsigned,
+    /// Those of 8 bits are signed, without their offset; those of fewer bits are as they are unpacked.
+    WideSigned,
     /// Signed, without their offset. Activations are raised: unsigned, larger by 128. For instructions that multiply
     /// unsigned by signed bytes.
     Signed,
+}
+
+impl TileEncoding {
+    /// Returns whether quants of so many bits are signed.
+    pub(crate) const fn is_signed(self, bits: u32) -> bool {
+        match self {
+            TileEncoding::Unsigned => false,
+            TileEncoding::WideSigned => bits == 8,
+            TileEncoding::Signed => true,
+        }
+    }
 }
 
 /// The quants of a tile, 32 columns of [`ROWS`] rows, encoded for an instruction set.
@@ -109,7 +122,7 @@ pub(crate) trait Packed: Copy {
     type Part: Packed;
     /// Number of parts, 1 or 2.
     const PARTS: usize = 1;
-    /// Sums of the rows of a part that fit the register file, 1 to 8.
+    /// Sums of products with tiles that fit the register file, 1 to 8.
     const SUMS: usize;
     /// Panels of [`ROWS`] rows that are multiplied together, 1 or 2. Two share the loads of activations.
     const PANELS: usize = 1;
@@ -125,8 +138,6 @@ pub(crate) trait Packed: Copy {
         true => FUSED_PASSES * MAX_FUSED,
         false => Self::FUSED,
     };
-    /// Value that [`Packed::products`] subtracts from unsigned quants of 8 bits.
-    const TILE_WIDE_OFFSET: i32 = Self::WIDE_OFFSET;
     /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;
 
@@ -168,8 +179,8 @@ pub(crate) trait Packed: Copy {
         gather_each(table, &mut bytes);
         self.load_words(&bytes)
     }
-    /// Adds sixteen byte products to each integer. The bytes of `quants` are unsigned, of `BITS` bits: 5 (also for
-    /// fewer), 6, 7 or 8. Those of 8 bits are reduced by [`Packed::WIDE_OFFSET`] first. The bytes of `x` are signed, -127
+    /// Adds sixteen byte products to each integer. The bytes of `quants` are unsigned, of `BITS` bits: 4, 5, 6,
+    /// 7 or 8. Those of 8 bits are reduced by [`Packed::WIDE_OFFSET`] first. The bytes of `x` are signed, -127
     /// to 127.
     fn add_products<const BITS: u32>(
         self,

@@ -64,7 +64,7 @@ impl Block<128> for Q1_0 {
 }
 
 impl Unpack for Q1_0 {
-    type Form = Form<1, false, 5>;
+    type Form = Form<1, false, 4>;
     const LEAD: usize = 2;
     const TILES: usize = 4;
     const OFFSET: i32 = 1;

@@ -57,7 +57,7 @@ impl Block<64> for Q2_0 {
 }
 
 impl Unpack for Q2_0 {
-    type Form = Form<1, false, 5>;
+    type Form = Form<1, false, 4>;
     const LEAD: usize = 2;
     const TILES: usize = 2;
     const OFFSET: i32 = 1;

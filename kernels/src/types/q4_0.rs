@@ -49,7 +49,7 @@ impl Block<32> for Q4_0 {
 }
 
 impl Unpack for Q4_0 {
-    type Form = Form<1, false, 5>;
+    type Form = Form<1, false, 4>;
     const LEAD: usize = 2;
     const TILES: usize = 1;
     const OFFSET: i32 = 8;

@@ -57,7 +57,7 @@ impl Block<32> for Q4_1 {
 }
 
 impl Unpack for Q4_1 {
-    type Form = Form<1, true, 5>;
+    type Form = Form<1, true, 4>;
     const TILES: usize = 1;
     const OFFSET: i32 = 0;
     type Group<W: Packed> = [HalfTile<W>; 1];

@@ -74,7 +74,7 @@ impl Block<256> for Q4_K {
 }
 
 impl Unpack for Q4_K {
-    type Form = Form<1, true, 5>;
+    type Form = Form<1, true, 4>;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
     type Group<W: Packed> = [HalfTile<W>; 2];

@@ -145,7 +145,7 @@ fn half<W: Packed, const N: usize>(simd: W, words: [W::Words; 4]) -> HalfTile<W>
 }
 
 impl Unpack for TQ1_0 {
-    type Form = Form<1, false, 5>;
+    type Form = Form<1, false, 4>;
     const TILES: usize = 8;
     const OFFSET: i32 = 1;
     type Group<W: Packed> = [HalfTile<W>; 4];

@@ -62,7 +62,7 @@ impl Block<256> for TQ2_0 {
 }
 
 impl Unpack for TQ2_0 {
-    type Form = Form<1, false, 5>;
+    type Form = Form<1, false, 4>;
     const TILES: usize = 8;
     const OFFSET: i32 = 1;
     type Group<W: Packed> = [HalfTile<W>; 4];

@@ -71,7 +71,8 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
             sums,
             ..
         } = self.0;
-        let mut acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
+        let mut acc = [simd.splat_floats(0.0); C];
+        let mut part_acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
         let (x, _) = x.as_chunks::<C>();
         for (i, x) in x.chunks_exact(T::TILES).enumerate() {
             let block = panel.prefetching::<T, PREFETCH>(i, distance);
@@ -81,21 +82,33 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
                 let x = &x[group * n_tile..][..n_tile];
                 let scales = &scales[group * n_tile..][..n_tile];
                 // Not a loop, so that the position of each part is a constant.
-                add_group::<S::Part, T, C>(simd.part(0), block, group, x, scales, &mut acc[0]);
-                if S::PARTS == 2 {
-                    add_group::<S::Part, T, C>(simd.part(1), block, group, x, scales, &mut acc[1]);
+                if const { by_parts::<S, T>() } {
+                    let [acc, second_acc] = &mut part_acc;
+                    add_group::<S::Part, T, C>(simd.part(0), block, group, x, scales, acc);
+                    add_group::<S::Part, T, C>(simd.part(1), block, group, x, scales, second_acc);
+                } else {
+                    add_group::<S, T, C>(simd, block, group, x, scales, &mut acc);
                 }
             }
         }
-        // Not loops, which would keep the sums in memory all the time.
-        store_part(simd.part(0), &acc[0], sums);
-        if S::PARTS == 2 {
-            store_part(simd.part(1), &acc[1], sums);
+        // Not a loop, which would keep the sums in memory all the time.
+        if const { by_parts::<S, T>() } {
+            store_part(simd.part(0), &part_acc[0], sums);
+            store_part(simd.part(1), &part_acc[1], sums);
+        } else {
+            store_part(simd, &acc, sums);
         }
     }
 }
 
-/// Writes the sums of one part of the rows.
+/// Returns whether the parts of the rows are multiplied one after the other: large groups of tiles, and products of
+/// 8 bits, need more registers than there are for all rows.
+const fn by_parts<S: Simd, T: Unpack>() -> bool {
+    let large = <T::Group<S> as Group<HalfTile<S>>>::TILES == MAX_GROUP || T::Form::BITS == 8;
+    S::PARTS == 2 && large
+}
+
+/// Writes the sums of some rows.
 #[inline(always)]
 fn store_part<W: Packed, const C: usize>(
     simd: W,
@@ -160,9 +173,12 @@ fn add_half<W: Packed, F: TileForm, const HALF: usize, const C: usize>(
     for (tile, &quants) in quants.iter().enumerate() {
         for c in 0..C {
             let x = x[tile][c].half(HALF);
-            // Word by word, also for quants of fewer bits: sums of several words need registers that unpacking needs.
-            dots[tile][c] = match F::BITS {
-                8 => simd.add_products::<8>(dots[tile][c], quants, x),
+            // With several activation rows word by word, also for quants of fewer bits: sums of several words need
+            // registers that unpacking needs.
+            dots[tile][c] = match (F::BITS, C) {
+                (4 | 5, 1) => simd.add_products::<5>(dots[tile][c], quants, x),
+                (6, 1) => simd.add_products::<6>(dots[tile][c], quants, x),
+                (8, _) => simd.add_products::<8>(dots[tile][c], quants, x),
                 _ => simd.add_products::<7>(dots[tile][c], quants, x),
             };
         }

@@ -68,7 +68,7 @@ impl<'s> Scratch<'s> {
                 x,
                 n_tile,
                 first: stretch.start,
-                minus_offset: minus_offset::<T>(S::Part::TILE_WIDE_OFFSET),
+                minus_offset: minus_offset::<T>(S::WIDE_OFFSET),
                 sums: &mut *sums,
                 form: PhantomData,
             });
@@ -133,12 +133,11 @@ fn store_half<W: Packed, T: Unpack>(
 ) {
     let words = 4 * half..4 * (half + 1);
     for (i, &quants) in words.zip(&quants) {
-        match W::TILES {
-            TileEncoding::Signed => {
-                simd.store_words(without_offset::<W, T>(simd, quants), &mut tile.words[i]);
-            }
-            TileEncoding::Unsigned => simd.store_words(quants, &mut tile.words[i]),
-        }
+        let quants = match W::TILES.is_signed(T::Form::BITS) {
+            true => without_offset::<W, T>(simd, quants),
+            false => quants,
+        };
+        simd.store_words(quants, &mut tile.words[i]);
     }
     if W::TILES == TileEncoding::Signed {
         let part = half % T::Form::SCALES;
@@ -253,52 +252,35 @@ impl<const P: usize> TileRun<'_, P> {
     ) -> usize {
         let sums = sums[at..].first_chunk_mut::<C>();
         let sums = sums.expect("a sum for each activation row");
-        self.add_part::<S, F, C>(simd, 0, self.ahead, at, sums);
-        if S::PARTS == 2 {
-            self.add_part::<S, F, C>(simd, 1, [&[]; P], at, sums);
-        }
-        C
-    }
-
-    /// Adds the products of one part of the rows, and prefetches `ahead`.
-    #[inline(always)]
-    fn add_part<S: Simd, F: TileForm, const C: usize>(
-        &self,
-        simd: S,
-        part: usize,
-        ahead: [&[u8]; P],
-        at: usize,
-        sums: &mut [[[f32; ROWS]; P]; C],
-    ) {
-        let rows = simd.part(part);
-        let minus_offset = match F::HAS_OFFSET && S::TILES != TileEncoding::Signed {
-            true => Some(rows.splat_floats(self.minus_offset)),
+        let minus_offset = match F::HAS_OFFSET && !S::TILES.is_signed(F::BITS) {
+            true => Some(simd.splat_floats(self.minus_offset)),
             false => None,
         };
-        let mut acc: [[_; P]; C] = array(|c| array(|p| rows.load_floats(&sums[c][p])));
+        let mut acc: [[_; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
-        let n_ahead = ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
+        let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
         for i in 0..n_tile {
-            for ahead in ahead {
+            for ahead in self.ahead {
                 let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
                 simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
             }
             let tiles = array(|p| &self.tiles[p][i]);
             let x = self.x[i * self.width + at..].first_chunk();
             let x = x.expect("a block of each activation row");
-            let products = tile_products::<S::Part, F, P, C>(rows, tiles, x, minus_offset);
+            let products = tile_products::<S, F, P, C>(simd, tiles, x, minus_offset);
             for c in 0..C {
-                let scale = rows.splat_floats(x[c].scale);
+                let scale = simd.splat_floats(x[c].scale);
                 for p in 0..P {
-                    acc[c][p] = rows.mul_add_floats(scale, products[c][p], acc[c][p]);
+                    acc[c][p] = simd.mul_add_floats(scale, products[c][p], acc[c][p]);
                 }
             }
         }
         for c in 0..C {
             for p in 0..P {
-                rows.store_floats(acc[c][p], &mut sums[c][p]);
+                simd.store_floats(acc[c][p], &mut sums[c][p]);
             }
         }
+        C
     }
 }
 
@@ -351,6 +333,7 @@ fn words_products<W: Packed, F: TileForm, const N: usize, const P: usize, const 
     let tiles = array(|p| &tiles[p].quants);
     let x: [&[u32; N]; C] = array(|c| &x[c].quants.as_chunks().0[part]);
     match F::BITS {
+        4 => simd.products::<4, N, P, C>(tiles, part, x),
         5 => simd.products::<5, N, P, C>(tiles, part, x),
         6 => simd.products::<6, N, P, C>(tiles, part, x),
         7 => simd.products::<7, N, P, C>(tiles, part, x),

@@ -65,7 +65,6 @@ impl<D: QuantDots> Packed for EightRows<D> {
     type Part = Self;
     const SUMS: usize = Avx2::<D>::SUMS;
     const WIDE_OFFSET: i32 = Avx2::<D>::WIDE_OFFSET;
-    const TILE_WIDE_OFFSET: i32 = Avx2::<D>::TILE_WIDE_OFFSET;
     const TILES: TileEncoding = D::TILES;
 
     #[inline(always)]
@@ -173,20 +172,6 @@ impl<D: QuantDots> Packed for EightRows<D> {
     }
 
     #[inline(always)]
-    fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
-        self,
-        tiles: [&TileQuants; P],
-        part: usize,
-        x: [&[u32; N]; C],
-    ) -> [[__m256i; C]; P] {
-        let mut sums = [[self.splat_word(0); C]; P];
-        for (sums, tile) in sums.iter_mut().zip(tiles) {
-            *sums = D::products::<BITS, N, C>(self, tile, part, x);
-        }
-        sums
-    }
-
-    #[inline(always)]
     fn to_floats(self, words: __m256i) -> __m256 {
         // SAFETY: the instructions are available.
         unsafe { _mm256_cvtepi32_ps(words) }
@@ -255,7 +240,6 @@ impl<D: QuantDots> Packed for Avx2<D> {
     const SUMS: usize = 4;
     const FUSED: usize = 4;
     const WIDE_OFFSET: i32 = D::WIDE_OFFSET;
-    const TILE_WIDE_OFFSET: i32 = 0;
     const TILES: TileEncoding = D::TILES;
 
     #[inline(always)]
@@ -286,6 +270,20 @@ impl<D: QuantDots> Packed for Avx2<D> {
             let quants = each!(4, word => quants[word][i]);
             self.part(i).add_products::<BITS>(sums[i], quants, x)
         })
+    }
+
+    #[inline(always)]
+    fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
+        self,
+        tiles: [&TileQuants; P],
+        part: usize,
+        x: [&[u32; N]; C],
+    ) -> [[[__m256i; 2]; C]; P] {
+        let mut sums = [[self.splat_word(0); C]; P];
+        for (sums, tile) in sums.iter_mut().zip(tiles) {
+            *sums = D::products::<BITS, N, C>(self, tile, part, x);
+        }
+        sums
     }
 
     #[inline(always)]

@@ -50,7 +50,7 @@ pub(crate) trait TileForm {
     const HAS_OFFSET: bool;
     /// True if blocks have minima.
     const HAS_MINS: bool;
-    /// Bits of a quant: 5 (also for fewer), 6, 7 or 8. Quants of 8 bits have an offset of 128.
+    /// Maximum number of bits of a quant: 4, 5, 6, 7 or 8. Quants of 8 bits have an offset of 128.
     const BITS: u32;
 }
 
