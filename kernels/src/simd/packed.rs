@@ -26,7 +26,7 @@ pub(crate) type WordBytes = [u8; 4 * ROWS];
 pub(crate) enum TileEncoding {
     /// As they are unpacked. Products reduce those of 8 bits by [`Packed::WIDE_OFFSET`].
     Unsigned,
-    /// Those of 8 bits are signed, without their offset; those of fewer bits are as they are unpacked.
+    /// Signed, without their offset, if they have 8 bits; those of fewer bits are as they are unpacked.
     WideSigned,
     /// Signed, without their offset. Activations are raised: unsigned, larger by 128. For instructions that multiply
     /// unsigned by signed bytes.
