@@ -153,7 +153,7 @@ pub(super) struct MachineArgs {
     /// At most one thread per core is started. The result does not depend on the number
     #[arg(short, long, value_name = "N", env = "LLAMA_ARG_THREADS", hide_env_values = true, allow_negative_numbers = true, default_value = "0", value_parser = n_threads)]
     threads: u16,
-    /// Instruction set of the CPU kernels: avx512, avxvnni, avx2, dotprod, neon, portable
+    /// Instruction set of the CPU kernels: amx, avx512, avxvnni, avx2, dotprod, neon, portable
     ///
     /// The result does not depend on it [default: the fastest that the machine supports]
     #[arg(long, value_name = "NAME")]

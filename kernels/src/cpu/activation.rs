@@ -5,7 +5,7 @@ use std::ptr;
 
 use super::arena::Arena;
 use super::{Cpu, parts};
-use crate::simd::packed::{MAX_FUSED, TileEncoding};
+use crate::simd::packed::{MAX_FUSED, ROWS, TileEncoding};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
@@ -77,33 +77,72 @@ fn flip(quants: &mut [u32; LANES / 4], bits: u32) {
     }
 }
 
-/// Rows whose blocks are interleaved: those that are multiplied together.
-pub(crate) const BLOCK: usize = MAX_FUSED;
+/// Fewest rows whose blocks are interleaved, those that are multiplied together: a group.
+pub(crate) const GROUP: usize = MAX_FUSED;
+
+/// How the products of an instruction set read activations.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Rows of a group: [`GROUP`], or [`ROWS`] for a matrix unit.
+    group: usize,
+    /// [`RAISE`] if the quants are raised, or 0: see [`TileEncoding::Signed`].
+    raise: u32,
+}
+
+impl Form {
+    /// Returns the form of `n` rows.
+    fn new(cpu: &Cpu, n: usize) -> Form {
+        struct Find<'a> {
+            n: usize,
+            form: &'a mut Form,
+        }
+        impl Kernel for Find<'_> {
+            #[inline(always)]
+            fn run<S: Simd>(self, simd: S) {
+                if self.n <= S::FUSED_ROWS {
+                    return;
+                }
+                if S::TILES == TileEncoding::Signed {
+                    self.form.raise = RAISE;
+                }
+                if simd.has_matrix_unit() {
+                    self.form.group = ROWS;
+                }
+            }
+        }
+        let mut form = Form {
+            group: GROUP,
+            raise: 0,
+        };
+        let find = Find { n, form: &mut form };
+        cpu.implementation.run_products(find);
+        form
+    }
+}
 
 /// Quantized activation rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Activations<'a> {
-    /// Groups of up to [`BLOCK`] rows: the first block of each row, then the second of each, and so on.
+    /// Groups of up to `form.group` rows: the first block of each row, then the second of each, and so on.
     quants: &'a [Quantized],
     n: usize,
     /// Blocks per row.
     n_tile: usize,
-    /// [`RAISE`] if the quants are raised, or 0: see [`TileEncoding::Signed`].
-    raise: u32,
+    form: Form,
 }
 
 impl<'a> Activations<'a> {
     /// Quantizes rows of `n_cols` elements, `(n, n_cols)`.
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, x: &[f32], n_cols: usize) -> Activations<'a> {
         let (n, n_tile) = (x.len() / n_cols, n_cols / LANES);
-        let raise = raise_for(cpu, n);
+        let form = Form::new(cpu, n);
         let quants = arena.room(n * n_tile);
-        let rows = x.chunks(BLOCK * n_cols);
-        let tasks = rows.zip(quants.chunks_mut(BLOCK * n_tile));
+        let rows = x.chunks(form.group * n_cols);
+        let tasks = rows.zip(quants.chunks_mut(form.group * n_tile));
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
             x,
             n_tile,
-            raise,
+            raise: form.raise,
             quants,
         });
         // SAFETY: the tasks have written all of them.
@@ -112,7 +151,7 @@ impl<'a> Activations<'a> {
             quants,
             n,
             n_tile,
-            raise,
+            form,
         }
     }
 
@@ -123,14 +162,14 @@ impl<'a> Activations<'a> {
         arena: &'b Arena,
         rows: &[usize],
     ) -> Activations<'b> {
-        let raise = raise_for(cpu, rows.len());
+        let form = Form::new(cpu, rows.len());
         let quants = arena.filled(Quantized::ZERO, rows.len() * self.n_tile);
         let mut places = quants.iter_mut();
-        for rows in rows.chunks(BLOCK) {
+        for rows in rows.chunks(form.group) {
             for tile in 0..self.n_tile {
                 for (&row, quant) in rows.iter().zip(places.by_ref()) {
                     *quant = self.quants[self.place(row, tile)];
-                    flip(&mut quant.quants, raise ^ self.raise);
+                    flip(&mut quant.quants, form.raise ^ self.form.raise);
                 }
             }
         }
@@ -138,7 +177,7 @@ impl<'a> Activations<'a> {
             quants,
             n: rows.len(),
             n_tile: self.n_tile,
-            raise,
+            form,
         }
     }
 
@@ -149,39 +188,25 @@ impl<'a> Activations<'a> {
 
     /// Returns the index of block `tile` of a row.
     fn place(&self, row: usize, tile: usize) -> usize {
-        let first = row - row % BLOCK;
-        let width = BLOCK.min(self.n - first);
+        let first = row - row % self.form.group;
+        let width = self.form.group.min(self.n - first);
         first * self.n_tile + tile * width + row - first
     }
 
-    /// Splits the rows into parts of `n_rows`, rounded up to whole groups of [`BLOCK`]: the first row of
+    /// Rows per group.
+    pub(crate) fn group(&self) -> usize {
+        self.form.group
+    }
+
+    /// Splits the rows into parts of `n_rows`, rounded up to whole groups: the first row of
     /// each part, and its blocks.
     pub(crate) fn parts(&self, n_rows: usize) -> impl Iterator<Item = (usize, &[Quantized])> {
-        let rows = n_rows.next_multiple_of(BLOCK);
+        let rows = n_rows.next_multiple_of(self.form.group);
         parts(self.n, rows).map(|rows| {
             let quants = rows.start * self.n_tile..rows.end * self.n_tile;
             (rows.start, &self.quants[quants])
         })
     }
-}
-
-/// Returns [`RAISE`] if products with `n` activation rows read raised quants, or 0.
-fn raise_for(cpu: &Cpu, n: usize) -> u32 {
-    struct Raise<'a> {
-        n: usize,
-        out: &'a mut u32,
-    }
-    impl Kernel for Raise<'_> {
-        #[inline(always)]
-        fn run<S: Simd>(self, _: S) {
-            if S::TILES == TileEncoding::Signed && self.n > S::FUSED_ROWS {
-                *self.out = RAISE;
-            }
-        }
-    }
-    let mut out = 0;
-    cpu.implementation.run_products(Raise { n, out: &mut out });
-    out
 }
 
 /// Approximate cost of quantizing an element, in multiply-adds.

@@ -22,6 +22,8 @@ use super::{Kernel, KernelInto, Simd};
 /// Instruction sets that the kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
+    /// AVX-512, and AMX for products of many activation rows.
+    Amx,
     /// AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
     /// AVX2 with FMA and F16C, and AVX-VNNI for products.
@@ -37,7 +39,8 @@ pub enum Isa {
 }
 
 impl Isa {
-    const NAMES: [(&str, Isa); 6] = [
+    const NAMES: [(&str, Isa); 7] = [
+        ("amx", Isa::Amx),
         ("avx512", Isa::Avx512),
         ("avxvnni", Isa::AvxVnni),
         ("avx2", Isa::Avx2),
@@ -57,7 +60,7 @@ impl fmt::Display for Isa {
 /// The name is not that of an instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "instruction set {found:?} is unknown, expected avx512, avxvnni, avx2, dotprod, neon or portable"
+    "instruction set {found:?} is unknown, expected amx, avx512, avxvnni, avx2, dotprod, neon or portable"
 )]
 pub struct UnknownIsa {
     /// The unknown name.
@@ -118,6 +121,8 @@ pub(crate) enum Implementation {
 pub(crate) fn implementations() -> Vec<Implementation> {
     let mut list = Vec::new();
     #[cfg(isa = "avx512")]
+    list.extend(Avx512::with_amx().map(Implementation::Avx512));
+    #[cfg(isa = "avx512")]
     list.extend(Avx512::new().map(Implementation::Avx512));
     #[cfg(isa = "avxvnni")]
     list.extend(Avx2::<Dotted>::new().map(Implementation::AvxVnni));
@@ -145,7 +150,8 @@ pub(crate) fn choose(implementation: Implementation) -> Isa {
     CHOSEN.get_or_init(|| implementation).isa()
 }
 
-/// Returns the best instruction set of this CPU, whether or not the kernels were compiled for it.
+/// Returns the best instruction set of this CPU, whether or not the kernels were compiled for it; not AMX, which is
+/// compiled with AVX-512.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn best_of_cpu() -> Isa {
     cpu_features::best().parse().expect("a name of the table")
@@ -160,6 +166,8 @@ pub(crate) fn best_of_cpu() -> Isa {
 impl Implementation {
     pub(crate) fn isa(self) -> Isa {
         match self {
+            #[cfg(isa = "avx512")]
+            Implementation::Avx512(simd) if simd.has_matrix_unit() => Isa::Amx,
             #[cfg(isa = "avx512")]
             Implementation::Avx512(_) => Isa::Avx512,
             #[cfg(isa = "avxvnni")]

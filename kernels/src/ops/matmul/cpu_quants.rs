@@ -9,8 +9,8 @@
 use std::marker::PhantomData;
 
 use super::cpu_fused;
-use super::cpu_tiled::Scratch;
-use crate::cpu::activation::{Activations, BLOCK, Quantized};
+use super::cpu_tiled::{Groups, Scratch};
+use crate::cpu::activation::{Activations, GROUP, Quantized};
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::repack::{Geometry, PanelReader};
@@ -89,7 +89,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             let mut scales = [TileScales::ZERO; MAX_TILES];
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let [panel] = panels.panels(simd, [first + done], 0);
-                for (first_x, x) in x.parts(BLOCK) {
+                for (first_x, x) in x.parts(GROUP) {
                     // The first pass brings the panel into the caches, so the others prefetch the next one.
                     let distance = match first_x {
                         0 => prefetch,
@@ -125,17 +125,24 @@ fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
 ) {
     let n_tile = w.n_cols / LANES;
     let n_group = ACTIVATION_BYTES / (n_tile * size_of::<Quantized>()).max(1);
-    let n_sum = n_group.next_multiple_of(BLOCK).min(x.len());
+    let group = x.group();
+    let n_sum = n_group.next_multiple_of(group).min(x.len());
     let mut scratch = Scratch::new(arena.filled([0.0; ROWS], P * n_sum));
+    let unit = simd.matrix_unit();
     let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, arena);
     for (row, x) in x.parts(n_group) {
-        let n = x.len() / n_tile;
+        let x = Groups {
+            x,
+            rows: group,
+            n_tile,
+            first: 0,
+        };
         for done in (0..out.n_cols()).step_by(P * ROWS) {
             // After the last panel, it is multiplied once more, and not stored.
             let last = (out.n_cols() - 1) / ROWS * ROWS;
             let starts = array(|p| first + (done + p * ROWS).min(last));
             let panels: [_; P] = panels.panels(simd, starts, P * ROWS);
-            let sums = scratch.multiply::<S, T, P>(simd, panels, x, n);
+            let sums = scratch.multiply::<S, T, P>(simd, unit.as_ref(), panels, x);
             simd.run(StorePanels::<P> {
                 sums,
                 out,
@@ -175,10 +182,17 @@ impl<const P: usize> Kernel for StorePanels<'_, '_, P> {
 fn store<S: Simd>(simd: S, out: &mut ColumnsMut<'_>, row: usize, first: usize, sums: &[f32; ROWS]) {
     let rows = first..out.n_cols().min(first + ROWS);
     let out = out.row(row, rows);
+    // Zeros become positive: a matrix unit leaves them the sign that they have nowhere else.
+    let (one, zero) = (simd.splat_floats(1.0), simd.splat_floats(0.0));
+    let sums = simd.mul_add_floats(simd.load_floats(sums), one, zero);
     match out.first_chunk_mut() {
         // Not a copy: the compiler would call a function for both cases.
-        Some(out) => simd.store_floats(simd.load_floats(sums), out),
-        None => out.copy_from_slice(&sums[..out.len()]),
+        Some(out) => simd.store_floats(sums, out),
+        None => {
+            let mut rows = [0.0; ROWS];
+            simd.store_floats(sums, &mut rows);
+            out.copy_from_slice(&rows[..out.len()]);
+        }
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::marker::PhantomData;
 
+use super::cpu_matrix::{AddMatrixProducts, is_exact};
 use super::cpu_quants::{HalfScales, minus_offset};
-use crate::cpu::activation::{BLOCK, Quantized};
+use crate::cpu::activation::Quantized;
 use crate::cpu::parts;
 use crate::cpu::repack::Panel;
 use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, array};
@@ -37,20 +38,20 @@ impl<'s> Scratch<'s> {
         }
     }
 
-    /// Computes the products of `P` panels with `n` activation rows, `(n, P)`.
+    /// Computes the products of `P` panels with all rows of `x`, `(n, P)`.
     #[inline(always)]
     pub(super) fn multiply<S: Simd, T: Unpack, const P: usize>(
         &mut self,
         simd: S,
+        unit: Option<&S::Matrix>,
         panels: [Panel<'_>; P],
-        x: &[Quantized],
-        n: usize,
+        mut x: Groups<'_>,
     ) -> &[[f32; ROWS]] {
+        let n = x.len();
         let all_sums = &mut self.sums[..n * P];
         all_sums.fill([0.0; ROWS]);
         let (sums, _) = all_sums.as_chunks_mut::<P>();
-        let n_tile = x.len() / n;
-        for stretch in parts(n_tile, STRETCH / P) {
+        for stretch in parts(x.n_tile, STRETCH / P) {
             let blocks = stretch.start / T::TILES..stretch.end / T::TILES;
             let tiles = self.tiles.chunks_exact_mut(STRETCH / P);
             for (panel, tiles) in panels.into_iter().zip(tiles) {
@@ -62,12 +63,28 @@ impl<'s> Scratch<'s> {
                     of: PhantomData,
                 });
             }
+            x.first = stretch.start;
+            let tiles = array(|p| &self.tiles[p * (STRETCH / P)..][..stretch.len()]);
+            let ahead = array(|p| panels[p].ahead::<T>(blocks.clone()));
+            let done = match unit {
+                Some(unit) if is_exact::<T::Form, P>(tiles) => {
+                    simd.run(AddMatrixProducts::<T::Form, S::Matrix, P> {
+                        unit,
+                        tiles,
+                        ahead,
+                        x,
+                        sums: &mut *sums,
+                        form: PhantomData,
+                    });
+                    n - n % ROWS
+                }
+                _ => 0,
+            };
             simd.run(AddProducts::<T::Form, P> {
-                tiles: array(|p| &self.tiles[p * (STRETCH / P)..][..stretch.len()]),
-                ahead: array(|p| panels[p].ahead::<T>(blocks.clone())),
+                tiles,
+                ahead,
                 x,
-                n_tile,
-                first: stretch.start,
+                done,
                 minus_offset: minus_offset::<T>(S::WIDE_OFFSET),
                 sums: &mut *sums,
                 form: PhantomData,
@@ -182,10 +199,9 @@ struct AddProducts<'a, F, const P: usize> {
     tiles: [&'a [Tile]; P],
     /// Bytes to prefetch, spread over the tiles so that memory access and arithmetic overlap.
     ahead: [&'a [u8]; P],
-    /// Blocks of activations; the columns of the tiles start at block `first` of each row.
-    x: &'a [Quantized],
-    n_tile: usize,
-    first: usize,
+    x: Groups<'a>,
+    /// Activation rows that are done.
+    done: usize,
     minus_offset: f32,
     /// Sums per activation row, to be added to.
     sums: &'a mut [[[f32; ROWS]; P]],
@@ -202,11 +218,9 @@ impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
         let mut ahead = self
             .ahead
             .map(|ahead| ahead.chunks(n_ahead.next_multiple_of(64).max(64)));
-        let mut done = 0;
+        let mut done = self.done;
         while done < n {
-            let width = BLOCK.min(n - done);
-            let n_quantized = self.tiles[0].len() * width;
-            let x = &self.x[done * self.n_tile + self.first * width..][..n_quantized];
+            let (x, width) = self.x.group(done, self.tiles[0].len());
             let sums = &mut self.sums[done..done + width];
             let mut at = 0;
             while at < width {
@@ -228,6 +242,34 @@ impl<F: TileForm, const P: usize> Kernel for AddProducts<'_, F, P> {
             }
             done += width;
         }
+    }
+}
+
+/// Blocks of activation rows: groups of interleaved rows, the last of which may have fewer.
+#[derive(Clone, Copy)]
+pub(super) struct Groups<'a> {
+    pub(super) x: &'a [Quantized],
+    /// Rows per group.
+    pub(super) rows: usize,
+    /// Blocks per row.
+    pub(super) n_tile: usize,
+    /// Block of the first column of the tiles.
+    pub(super) first: usize,
+}
+
+impl<'a> Groups<'a> {
+    /// Rows.
+    fn len(self) -> usize {
+        self.x.len() / self.n_tile
+    }
+
+    /// Returns the blocks that belong to some tiles, `(n_tile, rows)`, and the number of rows, of the group that begins
+    /// with row `row`.
+    #[inline(always)]
+    pub(super) fn group(self, row: usize, n_tile: usize) -> (&'a [Quantized], usize) {
+        let rows = self.rows.min(self.len() - row);
+        let x = &self.x[row * self.n_tile + self.first * rows..];
+        (&x[..n_tile * rows], rows)
     }
 }
 

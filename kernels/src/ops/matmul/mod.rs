@@ -2,6 +2,7 @@
 
 pub(crate) mod cpu;
 mod cpu_fused;
+mod cpu_matrix;
 pub(crate) mod cpu_quants;
 mod cpu_tiled;
 pub(crate) mod cuda;

@@ -7,6 +7,7 @@ mod packed;
 use std::arch::x86_64::*;
 
 use crate::simd::dispatch::Implementation;
+use crate::simd::matrix::NoMatrixUnit;
 use crate::simd::packed::array;
 use crate::simd::{Kernel, KernelInto, LANES, ROUND, Simd};
 use dots::QuantDots;
@@ -34,6 +35,7 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
 // of elements can be read or written.
 impl<D: QuantDots> Simd for Avx2<D> {
     type Codec = lanes::F32x8;
+    type Matrix = NoMatrixUnit;
     type Vector = __m256;
     type Lanes = [__m256; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;

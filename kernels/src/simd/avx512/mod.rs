@@ -1,10 +1,12 @@
 //! AVX-512: 32 lanes in two 512-bit registers.
 
+mod amx;
 mod lanes;
 mod packed;
 
 use std::arch::x86_64::*;
 
+use self::amx::{Amx, AmxUnit};
 use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
@@ -12,11 +14,22 @@ use crate::simd::{LANES, ROUND, Simd, entry_points};
 
 /// Proof that AVX-512 F, BW, DQ, VL and VNNI and AVX2 with FMA and F16C are available.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(());
+pub(crate) struct Avx512 {
+    amx: Option<Amx>,
+}
 
 impl Avx512 {
     pub(crate) fn new() -> Option<Avx512> {
-        cpu_features::has_avx512().then_some(Avx512(()))
+        cpu_features::has_avx512().then_some(Avx512 { amx: None })
+    }
+
+    /// With AMX for products of many activation rows.
+    pub(crate) fn with_amx() -> Option<Avx512> {
+        let amx = Some(Amx::new()?);
+        Some(Avx512 {
+            amx,
+            ..Avx512::new()?
+        })
     }
 }
 
@@ -33,6 +46,7 @@ fn part<T, P>(chunk: &[T; LANES], register: usize) -> *const P {
 // of elements can be read or written.
 impl Simd for Avx512 {
     type Codec = lanes::F32x16;
+    type Matrix = AmxUnit;
     type Vector = __m512;
     type Lanes = [__m512; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
@@ -46,6 +60,16 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn implementation(self) -> Implementation {
         Implementation::Avx512(self)
+    }
+
+    #[inline(always)]
+    fn has_matrix_unit(self) -> bool {
+        self.amx.is_some()
+    }
+
+    #[inline(always)]
+    fn matrix_unit(self) -> Option<AmxUnit> {
+        self.amx.map(Amx::configure)
     }
 
     #[inline(always)]

@@ -7,6 +7,7 @@ use std::ops::IndexMut;
 
 use super::lanes::F32x4;
 use crate::simd::dispatch::Implementation;
+use crate::simd::matrix::NoMatrixUnit;
 use crate::simd::packed::{Packed, ROWS, WordBytes};
 use crate::simd::{Kernel, KernelInto, LANES, Simd};
 
@@ -157,6 +158,7 @@ fn part_mut<R: Registers, T>(elements: &mut [T], register: usize) -> &mut [T] {
 // In the SAFETY comments: `part` returns exactly as many elements as a register holds.
 impl<R: Registers> Simd for R {
     type Codec = F32x4;
+    type Matrix = NoMatrixUnit;
     type Vector = R::Floats;
     type Lanes = R::Lanes;
     const REGISTERS: usize = LANES / R::WIDTH;

@@ -4,6 +4,7 @@ mod lanes;
 mod packed;
 
 use super::dispatch::Implementation;
+use super::matrix::NoMatrixUnit;
 use super::packed::array;
 use super::{Kernel, KernelInto, LANES, Simd};
 use crate::float::f16_to_f32;
@@ -25,6 +26,7 @@ impl Portable {
 
 impl Simd for Portable {
     type Codec = f32;
+    type Matrix = NoMatrixUnit;
     type Vector = [f32; WIDTH];
     type Lanes = [Self::Vector; LANES / WIDTH];
     const REGISTERS: usize = LANES / WIDTH;
