@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arena::Arena;
 use super::{Cpu, parts};
@@ -80,7 +81,10 @@ fn flip(quants: &mut [u32; LANES / 4], bits: u32) {
 /// Fewest rows whose blocks are interleaved, those that are multiplied together: a group.
 pub(crate) const GROUP: usize = MAX_FUSED;
 
-/// How the products of an instruction set read activations.
+/// 2^-96, of which scales are multiples of 2^-119: smaller ones can make sums vanish.
+const TINY: f32 = f32::from_bits((127 - 96) << 23);
+
+/// The form in which the products of an instruction set read activations.
 #[derive(Clone, Copy)]
 struct Form {
     /// Rows of a group: [`GROUP`], or [`ROWS`] for a matrix unit.
@@ -129,6 +133,8 @@ pub(crate) struct Activations<'a> {
     /// Blocks per row.
     n_tile: usize,
     form: Form,
+    /// True if there are scales below [`TINY`] other than zero.
+    has_tiny_scales: bool,
 }
 
 impl<'a> Activations<'a> {
@@ -139,10 +145,12 @@ impl<'a> Activations<'a> {
         let quants = arena.room(n * n_tile);
         let rows = x.chunks(form.group * n_cols);
         let tasks = rows.zip(quants.chunks_mut(form.group * n_tile));
+        let has_tiny_scales = AtomicBool::new(false);
         cpu.run(ENCODE_WORK * x.len(), tasks, |(x, quants)| Encode {
             x,
             n_tile,
             raise: form.raise,
+            has_tiny_scales: &has_tiny_scales,
             quants,
         });
         // SAFETY: the tasks have written all of them.
@@ -152,6 +160,7 @@ impl<'a> Activations<'a> {
             n,
             n_tile,
             form,
+            has_tiny_scales: has_tiny_scales.into_inner(),
         }
     }
 
@@ -178,6 +187,7 @@ impl<'a> Activations<'a> {
             n: rows.len(),
             n_tile: self.n_tile,
             form,
+            has_tiny_scales: self.has_tiny_scales,
         }
     }
 
@@ -191,6 +201,11 @@ impl<'a> Activations<'a> {
         let first = row - row % self.form.group;
         let width = self.form.group.min(self.n - first);
         first * self.n_tile + tile * width + row - first
+    }
+
+    /// Returns whether there are scales below 2^-96 other than zero.
+    pub(crate) fn has_tiny_scales(&self) -> bool {
+        self.has_tiny_scales
     }
 
     /// Rows per group.
@@ -217,6 +232,7 @@ struct Encode<'a> {
     x: &'a [f32],
     n_tile: usize,
     raise: u32,
+    has_tiny_scales: &'a AtomicBool,
     /// All are written.
     quants: &'a mut [MaybeUninit<Quantized>],
 }
@@ -226,12 +242,17 @@ impl Kernel for Encode<'_> {
     fn run<S: Simd>(self, simd: S) {
         let n = self.quants.len() / self.n_tile;
         let x = self.x.as_chunks().0;
+        let mut is_tiny = false;
         for tile in 0..self.n_tile {
             for row in 0..n {
                 let x = &x[row * self.n_tile + tile];
                 let quantized = Quantized::new(simd, x, self.raise);
+                is_tiny |= quantized.scale != 0.0 && quantized.scale < TINY;
                 self.quants[tile * n + row].write(quantized);
             }
+        }
+        if is_tiny {
+            self.has_tiny_scales.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -228,7 +228,7 @@ impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
 pub(crate) struct Line(pub(crate) WordBytes);
 
 impl Line {
-    const ZERO: Line = Line([0; 4 * ROWS]);
+    pub(crate) const ZERO: Line = Line([0; 4 * ROWS]);
 }
 
 /// Bytes repacked before their source is released: work for all threads, but little compared to a model.

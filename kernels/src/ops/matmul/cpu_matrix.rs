@@ -3,8 +3,11 @@
 //! The unit leaves integer sums in memory. They become floats without a conversion, which would take as long as a
 //! multiplication: an integer below 2^22 plus the bits of [`SHIFT`] is the float `SHIFT` plus that integer, exactly. Its
 //! product with a scale, less the scale times `SHIFT`, is the product that other instruction sets compute, rounded once,
-//! if the scale times `SHIFT` is exact. A sum of zero may become zero of the other sign, which [`super::cpu_quants`]
-//! removes from results.
+//! if the scale times `SHIFT` is exact.
+//!
+//! Only a product of zero may have another sign. It makes no difference: sums begin with positive zero, which stays positive
+//! whatever zeros are added, unless a sum that is not zero rounds to zero. None does if scales and minima are multiples
+//! of 2^-30 and the scales of activations of 2^-119, because terms are then multiples of 2^-149.
 
 use std::marker::PhantomData;
 
@@ -18,22 +21,31 @@ use crate::types::common::unpack::{Tile, TileForm};
 /// 1.5 * 2^23: adding an integer of less than 22 bits changes the lowest bits of the fraction only.
 const SHIFT: f32 = 12_582_912.0;
 
-/// Returns whether products with the unit have the bits of others: a tile has one scale per row, and all scales times
-/// [`SHIFT`] are exact and finite.
+/// Returns whether products with the unit have the bits of others: a tile has one scale per row, all scales times
+/// [`SHIFT`] are exact and finite, and scales and minima are multiples of 2^-30.
 #[inline(always)]
 pub(super) fn is_exact<F: TileForm, const P: usize>(tiles: [&[Tile]; P]) -> bool {
     /// 2^100, far above scales of models.
     const LIMIT: u32 = (127 + 100) << 23;
     let mut low_bits = 0;
     let mut largest = 0;
+    let mut are_multiples = true;
     for tile in tiles.into_iter().flatten() {
-        for scale in &tile.scales.scales[0] {
+        for (scale, min) in tile.scales.scales[0].iter().zip(&tile.scales.minus_mins[0]) {
             // `SHIFT` has two significant bits.
             low_bits |= scale.to_bits() & 3;
             largest = largest.max(scale.abs().to_bits());
+            are_multiples &= is_multiple(*scale) && (!F::HAS_MINS || is_multiple(*min));
         }
     }
-    F::SCALES == 1 && low_bits == 0 && largest < LIMIT
+    F::SCALES == 1 && low_bits == 0 && largest < LIMIT && are_multiples
+}
+
+/// Checks for a multiple of 2^-30, exactly.
+#[inline(always)]
+fn is_multiple(x: f32) -> bool {
+    let scaled = x * (1u32 << 30) as f32;
+    scaled.trunc() == scaled
 }
 
 /// Sums of one tile.
@@ -141,5 +153,77 @@ fn add_scaled<W: Packed, F: TileForm>(
         }
         let scale = simd.splat_floats(x[c].scale);
         acc[c] = simd.mul_add_floats(scale, product, acc[c]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use proptest::sample::select;
+    use schemas::gguf::DType;
+
+    use crate::backend::{Backend, MatmulOp, WeightData};
+    use crate::cpu::{Cpu, CpuConfig};
+
+    const N_COLS: usize = 256;
+    const N_ROWS: usize = 17;
+
+    /// Products of weights and rows, alone and together, as bits.
+    fn products(cpu: &Cpu, weight: &WeightData, x: &[f32]) -> Vec<u32> {
+        let weight = cpu.load(weight.clone()).expect("a weight of whole blocks");
+        let n = x.len() / N_COLS;
+        let mut input = cpu.buffer(x.len());
+        cpu.upload(x, &mut input, 0);
+        let mut out = cpu.buffer(n * N_ROWS);
+        cpu.matmul(&weight, &input, n, &mut out);
+        let mut found = vec![0.0; n * N_ROWS];
+        cpu.download(&out, 0, &mut found);
+        // All NaN are alike.
+        let bits = |x: f32| match x.is_nan() {
+            true => f32::NAN.to_bits(),
+            false => x.to_bits(),
+        };
+        found.into_iter().map(bits).collect()
+    }
+
+    proptest! {
+        /// Arbitrary bytes have scales that are infinite, NaN and subnormal; without the second highest bit, half-precision
+        /// numbers are finite. Large and small activations make products overflow and vanish.
+        #[test]
+        fn instruction_sets_multiply_any_scale_alike(
+            dtype in select(vec![DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::MXFP4]),
+            seed in any::<u64>(),
+            n in 17..40usize,
+            exponent in -149..120i32,
+            mask in select(vec![0xff, 0xbf]),
+        ) {
+            // A linear congruential generator.
+            let mut state = seed;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let row_bytes = dtype.row_bytes(N_COLS as u64).expect("whole blocks") as usize;
+            let bytes: Vec<u8> = (0..N_ROWS * row_bytes).map(|_| next() & mask).collect();
+            let weight = WeightData {
+                dtype,
+                n_rows: N_ROWS,
+                n_cols: N_COLS,
+                bytes: Arc::new(bytes),
+            };
+            let unit = 2f32.powi(exponent);
+            let x: Vec<f32> = (0..n * N_COLS).map(|_| f32::from(next() as i8) * unit).collect();
+            let mut found = Cpu::available().into_iter().map(|isa| {
+                let config = CpuConfig { threads: 1, isa: Some(isa), ..CpuConfig::default() };
+                let cpu = Cpu::new(config).expect("available");
+                (isa, products(&cpu, &weight, &x))
+            });
+            let (first, expected) = found.next().expect("the portable one at least");
+            for (isa, found) in found {
+                prop_assert!(found == expected, "{first} and {isa}");
+            }
+        }
     }
 }

@@ -128,7 +128,10 @@ fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
     let group = x.group();
     let n_sum = n_group.next_multiple_of(group).min(x.len());
     let mut scratch = Scratch::new(arena.filled([0.0; ROWS], P * n_sum));
-    let unit = simd.matrix_unit();
+    let unit = match x.has_tiny_scales() {
+        true => None,
+        false => simd.matrix_unit(),
+    };
     let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, arena);
     for (row, x) in x.parts(n_group) {
         let x = Groups {
@@ -182,17 +185,10 @@ impl<const P: usize> Kernel for StorePanels<'_, '_, P> {
 fn store<S: Simd>(simd: S, out: &mut ColumnsMut<'_>, row: usize, first: usize, sums: &[f32; ROWS]) {
     let rows = first..out.n_cols().min(first + ROWS);
     let out = out.row(row, rows);
-    // Zeros become positive: a matrix unit leaves them the sign that they have nowhere else.
-    let (one, zero) = (simd.splat_floats(1.0), simd.splat_floats(0.0));
-    let sums = simd.mul_add_floats(simd.load_floats(sums), one, zero);
     match out.first_chunk_mut() {
         // Not a copy: the compiler would call a function for both cases.
-        Some(out) => simd.store_floats(sums, out),
-        None => {
-            let mut rows = [0.0; ROWS];
-            simd.store_floats(sums, &mut rows);
-            out.copy_from_slice(&rows[..out.len()]);
-        }
+        Some(out) => simd.store_floats(simd.load_floats(sums), out),
+        None => out.copy_from_slice(&sums[..out.len()]),
     }
 }
 
