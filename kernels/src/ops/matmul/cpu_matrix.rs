@@ -71,7 +71,8 @@ impl<F: TileForm, U: MatrixUnit, const P: usize> Kernel for AddMatrixProducts<'_
         let n_tile = self.tiles[0].len();
         let (groups, _) = self.sums.as_chunks_mut::<ROWS>();
         let n_ahead = self.ahead[0].len().div_ceil(groups.len().max(1));
-        let mut ahead = self.ahead.map(|ahead| ahead.chunks(n_ahead.max(64)));
+        let n_ahead = n_ahead.next_multiple_of(64).max(64);
+        let mut ahead = self.ahead.map(|ahead| ahead.chunks(n_ahead));
         let mut stored = [const { TileSums([[0; 4 * ROWS]; ROWS]) }; 2];
         for (i, sums) in groups.iter_mut().enumerate() {
             let (x, _) = self.x.group(i * ROWS, n_tile);

@@ -26,10 +26,7 @@ impl Avx512 {
     /// With AMX for products of many activation rows.
     pub(crate) fn with_amx() -> Option<Avx512> {
         let amx = Some(Amx::new()?);
-        Some(Avx512 {
-            amx,
-            ..Avx512::new()?
-        })
+        cpu_features::has_avx512().then_some(Avx512 { amx })
     }
 }
 
