@@ -23,6 +23,10 @@ pub(crate) type WordBytes = [u8; 4 * ROWS];
 
 /// Form of the quants in the tiles of an instruction set.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[allow(
+    dead_code,
+    reason = "without the feature every-cpu, some instruction sets are not compiled"
+)]
 pub(crate) enum TileEncoding {
     /// As they are unpacked. Products reduce those of 8 bits by [`Packed::WIDE_OFFSET`].
     Unsigned,
