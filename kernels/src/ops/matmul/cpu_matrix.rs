@@ -171,7 +171,7 @@ mod tests {
     const N_COLS: usize = 256;
     const N_ROWS: usize = 17;
 
-    /// Products of weights and rows, alone and together, as bits.
+    /// The bits of the products of a weight with some rows.
     fn products(cpu: &Cpu, weight: &WeightData, x: &[f32]) -> Vec<u32> {
         let weight = cpu.load(weight.clone()).expect("a weight of whole blocks");
         let n = x.len() / N_COLS;
@@ -190,8 +190,8 @@ mod tests {
     }
 
     proptest! {
-        /// Arbitrary bytes have scales that are infinite, NaN and subnormal; without the second highest bit, half-precision
-        /// numbers are finite. Large and small activations make products overflow and vanish.
+        /// Arbitrary bytes have scales that are infinite, NaN and subnormal. Without the second highest bit, scales in half
+        /// precision are finite, so that a matrix unit is used. Large and small activations make products overflow and vanish.
         #[test]
         fn instruction_sets_multiply_any_scale_alike(
             dtype in select(vec![DType::Q4_0, DType::Q4_1, DType::Q8_0, DType::Q4_K, DType::Q6_K, DType::MXFP4]),

@@ -1,6 +1,7 @@
 //! AMX: products of a tile with sixteen activation rows.
 
 use std::arch::asm;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use crate::simd::LANES;
@@ -27,7 +28,7 @@ impl Amx {
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &CONFIGURATION, options(nostack, readonly, preserves_flags));
         }
-        AmxUnit(())
+        AmxUnit(PhantomData)
     }
 }
 
@@ -86,8 +87,9 @@ static CONFIGURATION: Configuration = {
     configuration
 };
 
-/// The configured unit. The compiler uses no tile registers, so the statements below do not name those they change.
-pub(crate) struct AmxUnit(());
+/// The unit, configured for this thread, which it cannot leave. The compiler uses no tile registers, so the statements below
+/// do not name those they change.
+pub(crate) struct AmxUnit(PhantomData<*const ()>);
 
 impl Drop for AmxUnit {
     #[inline(always)]
