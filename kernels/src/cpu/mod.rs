@@ -28,6 +28,7 @@ pub use crate::ops::moe::cpu::Routes;
 use crate::simd::Kernel;
 use crate::simd::dispatch::{self, Implementation};
 pub use crate::simd::{Isa, UnknownIsa};
+use arena::Arena;
 pub use buffer::Buffer;
 use huge_pages::HugePages;
 use pool::Pool;
@@ -130,18 +131,18 @@ impl Cpu {
     }
 
     /// Runs a kernel for each task, on all threads if `work`, in multiply-adds, is large enough.
-    pub(crate) fn run<T, I, K>(&self, work: usize, tasks: I, kernel: impl Fn(T) -> K + Sync)
+    pub(crate) fn run<T: Send, I, K>(&self, work: usize, tasks: I, kernel: impl Fn(T) -> K + Sync)
     where
-        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
+        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
         K: Kernel,
     {
         self.for_each(work, tasks, |task| self.implementation.run(kernel(task)));
     }
 
     /// Calls a function for each task, on all threads if `work`, in multiply-adds, is large enough.
-    pub(crate) fn for_each<T, I>(&self, work: usize, tasks: I, run: impl Fn(T) + Sync)
+    pub(crate) fn for_each<T: Send, I>(&self, work: usize, tasks: I, run: impl Fn(T) + Sync)
     where
-        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator + Send>,
+        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     {
         let tasks = tasks.into_iter();
         let n_task = tasks.len();
@@ -149,12 +150,11 @@ impl Cpu {
             Some(helpers) if work >= PARALLEL_WORK && n_task > 1 => helpers,
             _ => return tasks.for_each(run),
         };
-        let tasks = Mutex::new(tasks);
-        let next = || tasks.lock().expect("taking a task cannot panic").next();
-        helpers.run(n_task, &|_| {
-            if let Some(task) = next() {
-                run(task);
-            }
+        let arena = Arena::new();
+        let tasks = &*arena.alloc_slice_fill_iter(tasks.map(|task| Mutex::new(Some(task))));
+        helpers.run(n_task, &|i| {
+            let task = tasks[i].lock().expect("taking a task cannot panic").take();
+            run(task.expect("each task is run once"));
         });
     }
 

@@ -3,9 +3,13 @@
 //! Operations follow each other within microseconds, so an idle thread polls for the next one for a while
 //! before it sleeps. An operation never waits for a thread that has not started one of its tasks: if other
 //! programs occupy the cores, the calling thread does all the work.
+//!
+//! Each thread begins with a range of consecutive tasks of its own. A thread that has none left takes half of what
+//! another has not started, so that a slow thread does not hold up the others.
 
 use std::any::Any;
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
@@ -36,8 +40,8 @@ struct Shared {
     state: AtomicU64,
     /// Written while no thread runs a task, read by threads that do.
     operation: UnsafeCell<Operation>,
-    /// The next task that no thread has started.
-    next: AtomicUsize,
+    /// The calling thread has the first.
+    shares: Box<[Share]>,
     n_asleep: AtomicUsize,
     sleep: Mutex<PoolState>,
     wake: Condvar,
@@ -54,13 +58,72 @@ unsafe impl Send for Shared {}
 #[derive(Clone, Copy)]
 struct Operation {
     task: *const (dyn Fn(usize) + Sync),
-    n_task: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PoolState {
     Working,
     ShuttingDown,
+}
+
+/// Part of an operation that belongs to one thread. On cache lines of its own.
+#[repr(align(128))]
+struct Share {
+    /// Tasks that no thread has started: the first in the lower half, the end in the upper half.
+    tasks: AtomicU64,
+}
+
+impl Share {
+    const EMPTY: Share = Share {
+        tasks: AtomicU64::new(0),
+    };
+
+    const fn word(tasks: &Range<usize>) -> u64 {
+        (tasks.end as u64) << 32 | tasks.start as u64
+    }
+
+    /// Replaces the tasks, none of which are left.
+    fn set(&self, tasks: Range<usize>) {
+        assert!(u32::try_from(tasks.end).is_ok(), "too many tasks");
+        self.tasks.store(Share::word(&tasks), Ordering::Relaxed);
+    }
+
+    /// Removes tasks, if there are any: `split` returns those that are left, and those that are removed.
+    fn take(
+        &self,
+        split: impl Fn(Range<usize>) -> (Range<usize>, Range<usize>),
+    ) -> Option<Range<usize>> {
+        let mut word = self.tasks.load(Ordering::Relaxed);
+        loop {
+            let tasks = word as u32 as usize..(word >> 32) as usize;
+            if tasks.is_empty() {
+                return None;
+            }
+            let (left, taken) = split(tasks);
+            match self.tasks.compare_exchange_weak(
+                word,
+                Share::word(&left),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(taken),
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    fn take_first(&self) -> Option<usize> {
+        let taken = self.take(|tasks| (tasks.start + 1..tasks.end, tasks.start..tasks.start + 1));
+        taken.map(|tasks| tasks.start)
+    }
+
+    /// Removes the second half, or the last task.
+    fn take_half(&self) -> Option<Range<usize>> {
+        self.take(|tasks| {
+            let middle = tasks.start + tasks.len() / 2;
+            (tasks.start..middle, middle..tasks.end)
+        })
+    }
 }
 
 /// Set when no further thread may start on the operation.
@@ -89,11 +152,8 @@ impl Pool {
         let mut pool = Pool {
             shared: Arc::new(Shared {
                 state: AtomicU64::new(CLOSED),
-                operation: UnsafeCell::new(Operation {
-                    task: &|_| (),
-                    n_task: 0,
-                }),
-                next: AtomicUsize::new(0),
+                operation: UnsafeCell::new(Operation { task: &|_| () }),
+                shares: (0..=n).map(|_| Share::EMPTY).collect(),
                 n_asleep: AtomicUsize::new(0),
                 sleep: Mutex::new(PoolState::Working),
                 wake: Condvar::new(),
@@ -105,7 +165,7 @@ impl Pool {
         for i in 0..n {
             let shared = Arc::clone(&pool.shared);
             let builder = thread::Builder::new().name(format!("cpu-{i}"));
-            match spawn(builder, Box::new(move || shared.work())) {
+            match spawn(builder, Box::new(move || shared.work(i + 1))) {
                 Ok(thread) => pool.threads.push(thread),
                 Err(source) => {
                     threads::report(&Shortage {
@@ -125,6 +185,12 @@ impl Pool {
         self.threads.len()
     }
 
+    /// Returns the tasks that each thread begins with, the calling one first.
+    pub(crate) fn shares(n_task: usize, n_thread: usize) -> impl Iterator<Item = Range<usize>> {
+        let start = move |i: usize| (n_task as u128 * i as u128 / n_thread as u128) as usize;
+        (0..n_thread).map(move |i| start(i)..start(i + 1))
+    }
+
     /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
     pub(crate) fn run(&self, n_task: usize, task: &(dyn Fn(usize) + Sync)) {
         let _in_use = match self.in_use.try_lock() {
@@ -138,15 +204,18 @@ impl Pool {
         // thread is inside; threads read `task` only while they are inside.
         let task: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(task) };
         // SAFETY: the operation before this one is closed with no thread inside, so none reads it.
-        unsafe { *shared.operation.get() = Operation { task, n_task } };
-        shared.next.store(0, Ordering::Relaxed);
+        unsafe { *shared.operation.get() = Operation { task } };
+        let shares = Pool::shares(n_task, 1 + self.threads.len());
+        for (share, tasks) in shared.shares.iter().zip(shares) {
+            share.set(tasks);
+        }
         let number = number(shared.state.load(Ordering::Relaxed)).wrapping_add(1);
         shared.state.store(number << 32, Ordering::SeqCst);
         if shared.n_asleep.load(Ordering::SeqCst) > 0 {
             drop(shared.sleep.lock());
             shared.wake.notify_all();
         }
-        shared.tasks();
+        shared.tasks(0);
         shared.state.fetch_or(CLOSED, Ordering::AcqRel);
         let mut polls = 0u32;
         while n_inside(shared.state.load(Ordering::Acquire)) > 0 {
@@ -181,30 +250,38 @@ impl Drop for Pool {
 
 impl Shared {
     /// Main loop of a thread.
-    fn work(&self) {
+    fn work(&self, thread: usize) {
         let mut seen = 0;
         while let Some(number) = self.next_operation(seen) {
             seen = number;
             if self.enter(number) {
-                self.tasks();
+                self.tasks(thread);
                 self.state.fetch_sub(1, Ordering::Release);
             }
         }
     }
 
     /// Runs tasks until all have been started.
-    fn tasks(&self) {
+    fn tasks(&self, thread: usize) {
         // SAFETY: written before the operation was opened. The caller is inside, or is the thread that
         // opened it, so no thread is writing it now.
-        let Operation { task, n_task } = unsafe { *self.operation.get() };
+        let Operation { task } = unsafe { *self.operation.get() };
         // SAFETY: the task lives until no thread is inside any more.
         let task = unsafe { &*task };
+        let own = &self.shares[thread];
+        let others = || {
+            self.shares[thread + 1..]
+                .iter()
+                .chain(&self.shares[..thread])
+        };
         let work = || loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= n_task {
-                return;
+            while let Some(i) = own.take_first() {
+                task(i);
             }
-            task(i);
+            match others().find_map(Share::take_half) {
+                Some(tasks) => own.set(tasks),
+                None => return,
+            }
         };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(work))
             && let Ok(mut first) = self.panic.lock()
@@ -288,6 +365,22 @@ mod tests {
                 counts[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(counts.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn a_thread_takes_the_tasks_of_a_slow_one() {
+        let pool = Pool::new(1);
+        for _ in 0..TIMES / 10 {
+            let n_done = AtomicUsize::new(0);
+            pool.run(8, &|i| {
+                // The first task of the calling thread ends after all others.
+                while i == 0 && n_done.load(Ordering::Relaxed) < 7 {
+                    thread::yield_now();
+                }
+                n_done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(n_done.into_inner(), 8);
         }
     }
 

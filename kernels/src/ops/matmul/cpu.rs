@@ -6,6 +6,9 @@
 //! batch nor the number of threads can change an element.
 
 use std::ops::Range;
+use std::ptr;
+
+use bumpalo::collections::Vec;
 
 use super::MatmulOp;
 use super::cpu_quants::QuantProduct;
@@ -33,9 +36,12 @@ impl MatmulOp for Cpu {
             let arena = Arena::new();
             let (w, _) = &alike[0];
             let x = Factor::new(self, &arena, w, &x[..n * w.n_cols]);
-            for (w, out) in alike {
-                x.times(self, w, &mut out[..n * w.n_rows]);
-            }
+            let terms = alike.iter_mut().map(|(w, out)| Term {
+                x: &x,
+                w,
+                out: &mut out[..n * w.n_rows],
+            });
+            multiply_all(self, terms);
         }
     }
 }
@@ -106,45 +112,112 @@ impl<'a> Factor<'a> {
         }
     }
 
-    /// Multiplies by a weight like that which the factor was prepared for: out `(n, n_out)`.
-    pub(crate) fn times(&self, cpu: &Cpu, w: &Weight, out: &mut [f32]) {
-        if out.is_empty() {
-            return;
+    /// Number of activation rows.
+    fn n_rows(&self) -> usize {
+        match self {
+            Factor::Quants(x) => x.len(),
+            Factor::Floats { x, n_chunk } => x.len() / n_chunk,
         }
-        // Large products use several tasks per thread, so that an interrupted thread does not hold up the
-        // others.
-        let work = (out.len() + UNPACK_WORK * w.n_rows) * w.n_cols;
-        let tasks_per_thread = (work / (cpu.threads() * TASK_WORK)).clamp(1, 8);
-        let n_task = tasks_per_thread * cpu.threads();
+    }
+}
+
+/// The product of a factor and a weight like that which it was prepared for.
+pub(crate) struct Term<'a> {
+    pub(crate) x: &'a Factor<'a>,
+    pub(crate) w: &'a Weight,
+    /// `(n, n_out)`
+    pub(crate) out: &'a mut [f32],
+}
+
+impl Term<'_> {
+    /// Approximate number of multiply-adds.
+    fn work(&self) -> usize {
+        (self.out.len() + UNPACK_WORK * self.w.n_rows) * self.w.n_cols
+    }
+}
+
+/// Computes some products in one operation, so that threads wait for each other once.
+pub(crate) fn multiply_all<'a>(cpu: &Cpu, terms: impl IntoIterator<Item = Term<'a>>) {
+    let arena = Arena::new();
+    let terms = terms.into_iter().filter(|term| !term.out.is_empty());
+    let terms = Vec::from_iter_in(terms, &arena);
+    let Some(Term { w: first, .. }) = terms.first() else {
+        return;
+    };
+    let first: &Weight = first;
+    let n = terms.iter().map(|term| term.x.n_rows()).max().unwrap_or(0);
+    // What has just been repacked is in the caches.
+    let is_streamed =
+        cpu.prefetch.chosen().is_none() && terms.iter().all(|term| term.w.panels().is_some());
+    let streamed = is_streamed.then(|| Streamed {
+        weight: ptr::from_ref(first).addr(),
+        bytes: terms.iter().map(|term| term.w.bytes().len()).sum(),
+    });
+    for w in terms.iter().map(|term| term.w) {
+        if let (Layout::Repacked, Products::Quants(kernels)) = (cpu.layout, w.products) {
+            w.panels_or_init(|| Panels::new(cpu, w, kernels.geometry));
+        }
+    }
+    let work = terms.iter().map(Term::work).sum();
+    let tasks = split(cpu, &arena, terms, work);
+    cpu.prefetch.run(n, streamed, |prefetch| {
+        cpu.for_each(work, tasks, |task| task.run(cpu, prefetch));
+    });
+}
+
+/// Some weight rows of a product.
+struct Task<'a> {
+    x: &'a Factor<'a>,
+    w: &'a Weight,
+    /// The first weight row.
+    first: usize,
+    /// One column per weight row, `(n, rows)`.
+    out: ColumnsMut<'a>,
+}
+
+/// Splits products into tasks of about the same work.
+fn split<'a, 'b>(
+    cpu: &Cpu,
+    arena: &'b Arena,
+    terms: Vec<'_, Term<'a>>,
+    work: usize,
+) -> Vec<'b, Task<'a>> {
+    // Large products use several tasks per thread, so that an interrupted thread does not hold up the
+    // others.
+    let tasks_per_thread = (work / (cpu.threads() * TASK_WORK)).clamp(1, 8);
+    let task_work = work.div_ceil(tasks_per_thread * cpu.threads());
+    let mut tasks = Vec::new_in(arena);
+    for term in terms {
+        let n_task = ((term.work() + task_work / 2) / task_work).max(1);
+        let Term { x, w, out } = term;
         let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(TASK_ROWS);
         let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
-        let shares = parts.enumerate().map(|(i, out)| (i * rows_per_task, out));
-        match (self, &w.products) {
+        tasks.extend(parts.enumerate().map(|(i, out)| Task {
+            x,
+            w,
+            first: i * rows_per_task,
+            out,
+        }));
+    }
+    tasks
+}
+
+impl Task<'_> {
+    fn run(self, cpu: &Cpu, prefetch: usize) {
+        let Task { x, w, first, out } = self;
+        match (x, w.products) {
             (Factor::Quants(x), Products::Quants(kernels)) => {
-                let is_warm = cpu.layout == Layout::Repacked && w.panels().is_some();
-                if cpu.layout == Layout::Repacked {
-                    w.panels_or_init(|| Panels::new(cpu, w, kernels.geometry));
-                }
-                // What has just been repacked is in the caches.
-                let streamed = is_warm.then(|| Streamed {
-                    weight: std::ptr::from_ref(w).addr(),
-                    bytes: w.bytes().len(),
-                });
-                cpu.prefetch.run(x.len(), streamed, |prefetch| {
-                    cpu.for_each(work, shares, |(first, out)| {
-                        let product = QuantProduct {
-                            w,
-                            x,
-                            first,
-                            out,
-                            prefetch,
-                        };
-                        (kernels.multiply)(cpu.implementation, product);
-                    });
-                });
+                let product = QuantProduct {
+                    w,
+                    x,
+                    first,
+                    out,
+                    prefetch,
+                };
+                (kernels.multiply)(cpu.implementation, product);
             }
             (Factor::Floats { x, .. }, Products::Floats) => {
-                cpu.run(work, shares, |(first, out)| Product { w, x, first, out });
+                cpu.implementation.run(Product { w, x, first, out });
             }
             _ => unreachable!("the factor is that of another kind of weight"),
         }

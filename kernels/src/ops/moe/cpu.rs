@@ -7,8 +7,11 @@ use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::math::{exp, sigmoid, softplus};
 use crate::cpu::weight::Weight;
-use crate::ops::matmul::cpu::Factor;
+use crate::ops::matmul::cpu::{Factor, Term, multiply_all};
 use crate::simd::{Kernel, Simd};
+
+/// Rows that their experts multiply in one operation, if there are several experts: their products are scratch memory.
+const ROWS_AT_ONCE: usize = 64;
 
 impl MoeOp for Cpu {
     fn routes(&self, n: usize, n_used: usize) -> Routes {
@@ -101,16 +104,33 @@ impl MoeOp for Cpu {
         };
         let x = &x[..n_row * experts[0].n_cols];
         let x = Factor::new(self, &arena, &experts[0], x);
-        for slots in slots.chunk_by(|a, b| expert(a) == expert(b)) {
+        let mut each = slots.chunk_by(|a, b| expert(a) == expert(b)).peekable();
+        while each.peek().is_some() {
             let arena = Arena::new();
-            let rows = arena.alloc_slice_fill_iter(slots.iter().map(|slot| match input {
-                ExpertInput::PerRow => slot / routes.n_used,
-                ExpertInput::PerExpert => *slot,
-            }));
-            let products = arena.filled(0.0, slots.len() * n_out);
-            let expert = &experts[expert(&slots[0]) as usize];
-            x.gather(self, &arena, rows).times(self, expert, products);
-            for (&slot, product) in slots.iter().zip(products.chunks_exact(n_out)) {
+            let mut n_row = 0;
+            let mut inputs = bumpalo::collections::Vec::new_in(&arena);
+            while let Some(slots) =
+                each.next_if(|slots| n_row == 0 || n_row + slots.len() <= ROWS_AT_ONCE)
+            {
+                n_row += slots.len();
+                let rows = arena.alloc_slice_fill_iter(slots.iter().map(|slot| match input {
+                    ExpertInput::PerRow => slot / routes.n_used,
+                    ExpertInput::PerExpert => *slot,
+                }));
+                inputs.push((slots, x.gather(self, &arena, rows)));
+            }
+            let products = arena.filled(0.0, n_row * n_out);
+            let mut rest = &mut *products;
+            let terms = inputs.iter().map(|(slots, x)| Term {
+                x,
+                w: &experts[expert(&slots[0]) as usize],
+                out: rest
+                    .split_off_mut(..slots.len() * n_out)
+                    .expect("products of all rows"),
+            });
+            multiply_all(self, terms);
+            let slots = inputs.iter().flat_map(|(slots, _)| *slots);
+            for (&slot, product) in slots.zip(products.chunks_exact(n_out)) {
                 out[slot * n_out..][..n_out].copy_from_slice(product);
             }
         }
