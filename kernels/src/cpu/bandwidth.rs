@@ -56,7 +56,7 @@ impl Cpu {
             };
             let started = Instant::now();
             match (&self.helpers, readers) {
-                (Some(helpers), Readers::All) => helpers.run(tasks, &read),
+                (Some(helpers), Readers::All) => helpers.run(tasks, None, &read),
                 _ => (0..tasks).for_each(read),
             }
             started.elapsed().as_secs_f64()

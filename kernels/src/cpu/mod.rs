@@ -13,6 +13,7 @@ pub(crate) mod huge_pages;
 pub(crate) mod math;
 pub(crate) mod pool;
 pub(crate) mod prefetch;
+pub(crate) mod read_ahead;
 pub(crate) mod recurrence;
 pub(crate) mod repack;
 pub(crate) mod weight;
@@ -33,6 +34,7 @@ pub use buffer::Buffer;
 use huge_pages::HugePages;
 use pool::Pool;
 use prefetch::Prefetch;
+use read_ahead::ProductOrder;
 pub use weight::Weight;
 
 /// Configuration of a [`Cpu`]. Results do not depend on it.
@@ -77,6 +79,7 @@ pub struct Cpu {
     pub(crate) layout: Layout,
     pub(crate) prefetch: Prefetch,
     pub(crate) huge_pages: HugePages,
+    pub(crate) product_order: ProductOrder,
 }
 
 /// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
@@ -112,6 +115,7 @@ impl Cpu {
             layout: config.layout,
             prefetch: Prefetch::new(prefetch),
             huge_pages: HugePages::default(),
+            product_order: ProductOrder::default(),
         })
     }
 
@@ -144,6 +148,20 @@ impl Cpu {
     where
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     {
+        self.for_each_then(work, tasks, None, run);
+    }
+
+    /// [`Cpu::for_each`]. Threads that wait then prefetch `ahead`, addresses for each thread; `None` leaves them what they
+    /// have.
+    pub(crate) fn for_each_then<T: Send, I>(
+        &self,
+        work: usize,
+        tasks: I,
+        ahead: Option<&[Range<usize>]>,
+        run: impl Fn(T) + Sync,
+    ) where
+        I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    {
         let tasks = tasks.into_iter();
         let n_task = tasks.len();
         let helpers = match &self.helpers {
@@ -152,7 +170,7 @@ impl Cpu {
         };
         let arena = Arena::new();
         let tasks = &*arena.alloc_slice_fill_iter(tasks.map(|task| Mutex::new(Some(task))));
-        helpers.run(n_task, &|i| {
+        helpers.run(n_task, ahead, &|i| {
             let task = tasks[i].lock().expect("taking a task cannot panic").take();
             run(task.expect("each task is run once"));
         });

@@ -19,6 +19,8 @@ use std::{hint, io, thread};
 
 use schemas::threads::{self, Shortage};
 
+use super::read_ahead::ReadAhead;
+
 /// Time that an idle thread polls before it sleeps, longer than the gap between two operations.
 const AWAKE: Duration = Duration::from_micros(200);
 
@@ -67,17 +69,15 @@ enum PoolState {
 }
 
 /// Part of an operation that belongs to one thread. On cache lines of its own.
+#[derive(Default)]
 #[repr(align(128))]
 struct Share {
     /// Tasks that no thread has started: the first in the lower half, the end in the upper half.
     tasks: AtomicU64,
+    ahead: ReadAhead,
 }
 
 impl Share {
-    const EMPTY: Share = Share {
-        tasks: AtomicU64::new(0),
-    };
-
     const fn word(tasks: &Range<usize>) -> u64 {
         (tasks.end as u64) << 32 | tasks.start as u64
     }
@@ -153,7 +153,7 @@ impl Pool {
             shared: Arc::new(Shared {
                 state: AtomicU64::new(CLOSED),
                 operation: UnsafeCell::new(Operation { task: &|_| () }),
-                shares: (0..=n).map(|_| Share::EMPTY).collect(),
+                shares: (0..=n).map(|_| Share::default()).collect(),
                 n_asleep: AtomicUsize::new(0),
                 sleep: Mutex::new(PoolState::Working),
                 wake: Condvar::new(),
@@ -191,8 +191,14 @@ impl Pool {
         (0..n_thread).map(move |i| start(i)..start(i + 1))
     }
 
-    /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
-    pub(crate) fn run(&self, n_task: usize, task: &(dyn Fn(usize) + Sync)) {
+    /// Runs `task` for each index below `n_task`, on as many threads as arrive in time. Threads that wait prefetch
+    /// `ahead`, addresses for each thread; `None` leaves them what they have.
+    pub(crate) fn run(
+        &self,
+        n_task: usize,
+        ahead: Option<&[Range<usize>]>,
+        task: &(dyn Fn(usize) + Sync),
+    ) {
         let _in_use = match self.in_use.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -206,8 +212,11 @@ impl Pool {
         // SAFETY: the operation before this one is closed with no thread inside, so none reads it.
         unsafe { *shared.operation.get() = Operation { task } };
         let shares = Pool::shares(n_task, 1 + self.threads.len());
-        for (share, tasks) in shared.shares.iter().zip(shares) {
+        for (i, (share, tasks)) in shared.shares.iter().zip(shares).enumerate() {
             share.set(tasks);
+            if let Some(addresses) = ahead.and_then(|ahead| ahead.get(i)) {
+                share.ahead.set(addresses);
+            }
         }
         let number = number(shared.state.load(Ordering::Relaxed)).wrapping_add(1);
         shared.state.store(number << 32, Ordering::SeqCst);
@@ -219,6 +228,9 @@ impl Pool {
         shared.state.fetch_or(CLOSED, Ordering::AcqRel);
         let mut polls = 0u32;
         while n_inside(shared.state.load(Ordering::Acquire)) > 0 {
+            if shared.shares[0].ahead.prefetch() {
+                continue;
+            }
             polls += 1;
             // The thread with the last task may be waiting for this core.
             match polls % POLLS {
@@ -252,7 +264,7 @@ impl Shared {
     /// Main loop of a thread.
     fn work(&self, thread: usize) {
         let mut seen = 0;
-        while let Some(number) = self.next_operation(seen) {
+        while let Some(number) = self.next_operation(seen, thread) {
             seen = number;
             if self.enter(number) {
                 self.tasks(thread);
@@ -300,8 +312,8 @@ impl Shared {
         entered.is_ok()
     }
 
-    /// Waits for an operation other than `seen`; `None` when the pool is dropped.
-    fn next_operation(&self, seen: u64) -> Option<u64> {
+    /// Waits for an operation other than `seen`, and prefetches; `None` when the pool is dropped.
+    fn next_operation(&self, seen: u64, thread: usize) -> Option<u64> {
         let next = || {
             let number = number(self.state.load(Ordering::SeqCst));
             (number != seen).then_some(number)
@@ -309,7 +321,9 @@ impl Shared {
         let start = Instant::now();
         let number = loop {
             let found = (0..POLLS).find_map(|_| {
-                hint::spin_loop();
+                if !self.shares[thread].ahead.prefetch() {
+                    hint::spin_loop();
+                }
                 next()
             });
             if found.is_some() || start.elapsed() > AWAKE {
@@ -361,7 +375,7 @@ mod tests {
         let pool = Pool::new(3);
         for n_task in [0, 1, 2, 3, 7, 100].into_iter().cycle().take(TIMES) {
             let counts: Vec<AtomicU32> = (0..n_task).map(|_| AtomicU32::new(0)).collect();
-            pool.run(n_task, &|i| {
+            pool.run(n_task, None, &|i| {
                 counts[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(counts.iter().all(|n| n.load(Ordering::Relaxed) == 1));
@@ -373,7 +387,7 @@ mod tests {
         let pool = Pool::new(1);
         for _ in 0..TIMES / 10 {
             let n_done = AtomicUsize::new(0);
-            pool.run(8, &|i| {
+            pool.run(8, None, &|i| {
                 // The first task of the calling thread ends after all others.
                 while i == 0 && n_done.load(Ordering::Relaxed) < 7 {
                     thread::yield_now();
@@ -397,7 +411,7 @@ mod tests {
             });
             assert_eq!(pool.len(), n_start);
             let sum = AtomicUsize::new(0);
-            pool.run(20, &|i| {
+            pool.run(20, None, &|i| {
                 sum.fetch_add(i, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 190);
@@ -411,7 +425,7 @@ mod tests {
             thread::sleep(4 * AWAKE);
             let meet = std::sync::Barrier::new(3);
             // The barrier passes only with three threads at once.
-            pool.run(3, &|_| {
+            pool.run(3, None, &|_| {
                 meet.wait();
             });
         }
@@ -425,7 +439,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..TIMES / 6 {
                         let sum = AtomicUsize::new(0);
-                        pool.run(20, &|i| {
+                        pool.run(20, None, &|i| {
                             sum.fetch_add(i, Ordering::Relaxed);
                         });
                         assert_eq!(sum.into_inner(), 190);
@@ -439,11 +453,11 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_threads_continue() {
         let pool = Pool::new(2);
         for _ in 0..3 {
-            let run = || pool.run(10, &|i| assert_ne!(i, 7, "task seven"));
+            let run = || pool.run(10, None, &|i| assert_ne!(i, 7, "task seven"));
             let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("task seven panics");
             let text = panic.downcast_ref::<String>().expect("a message");
             assert!(text.contains("task seven"), "{text}");
-            pool.run(10, &|_| ());
+            pool.run(10, None, &|_| ());
         }
     }
 
@@ -451,8 +465,8 @@ mod tests {
     fn tasks_may_run_operations() {
         let pool = Pool::new(1);
         let sum = AtomicUsize::new(0);
-        pool.run(4, &|_| {
-            pool.run(5, &|i| {
+        pool.run(4, None, &|_| {
+            pool.run(5, None, &|i| {
                 sum.fetch_add(i, Ordering::Relaxed);
             });
         });

@@ -286,6 +286,13 @@ impl Panels {
         self.geometry.line(self.n_block)
     }
 
+    /// Addresses of the panels from row `first`, at most `max` bytes.
+    pub(crate) fn addresses(&self, first: usize, max: usize) -> Range<usize> {
+        let lines = self.lines().as_ptr_range();
+        let start = lines.start.addr() + first / ROWS * self.panel_len() * size_of::<Line>();
+        start..lines.end.addr().min(start + max)
+    }
+
     /// Returns the bytes of one row in file order.
     pub(crate) fn row<'a>(&self, arena: &'a Arena, row: usize) -> &'a [u8] {
         let geometry = self.geometry;

@@ -9,6 +9,7 @@ use schemas::gguf::DType;
 
 use super::Cpu;
 use super::arena::Arena;
+use super::read_ahead::Follower;
 use super::repack::Panels;
 use crate::backend::{WeightBytes, WeightData};
 use crate::simd::LANES;
@@ -35,6 +36,7 @@ pub struct Weight {
     transposed: OnceLock<Vec<f32>>,
     /// Repacked quants, created by the first product if the layout asks for them.
     panels: OnceLock<Panels>,
+    pub(crate) follower: Follower,
 }
 
 impl Weight {
@@ -71,6 +73,7 @@ impl Weight {
             bytes,
             transposed: OnceLock::new(),
             panels: OnceLock::new(),
+            follower: Follower::default(),
         })
     }
 

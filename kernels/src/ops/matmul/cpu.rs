@@ -16,7 +16,9 @@ use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
+use crate::cpu::pool::Pool;
 use crate::cpu::prefetch::Streamed;
+use crate::cpu::read_ahead;
 use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, Layout, parts};
@@ -41,7 +43,7 @@ impl MatmulOp for Cpu {
                 w,
                 out: &mut out[..n * w.n_rows],
             });
-            multiply_all(self, terms);
+            multiply_all(self, Place::Fixed, terms);
         }
     }
 }
@@ -136,8 +138,17 @@ impl Term<'_> {
     }
 }
 
+/// Place of products among those of a pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Every pass multiplies the same weights here.
+    Fixed,
+    /// The weights depend on the tokens.
+    Varying,
+}
+
 /// Computes some products in one operation, so that threads wait for each other once.
-pub(crate) fn multiply_all<'a>(cpu: &Cpu, terms: impl IntoIterator<Item = Term<'a>>) {
+pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator<Item = Term<'a>>) {
     let arena = Arena::new();
     let terms = terms.into_iter().filter(|term| !term.out.is_empty());
     let terms = Vec::from_iter_in(terms, &arena);
@@ -160,10 +171,21 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, terms: impl IntoIterator<Item = Term<'
     }
     let work = terms.iter().map(Term::work).sum();
     let tasks = split(cpu, &arena, terms, work);
+    let ahead = match place {
+        Place::Fixed if n <= MAX_STREAMED_ROWS => {
+            cpu.product_order
+                .record(&first.follower, || starts(cpu, &tasks));
+            first.follower.starts()
+        }
+        _ => None,
+    };
     cpu.prefetch.run(n, streamed, |prefetch| {
-        cpu.for_each(work, tasks, |task| task.run(cpu, prefetch));
+        cpu.for_each_then(work, tasks, ahead, |task| task.run(cpu, prefetch));
     });
 }
+
+/// Activation rows up to which products wait for memory more than for arithmetic.
+const MAX_STREAMED_ROWS: usize = 8;
 
 /// Some weight rows of a product.
 struct Task<'a> {
@@ -202,6 +224,16 @@ fn split<'a, 'b>(
     tasks
 }
 
+/// Returns the addresses that each thread reads first.
+fn starts(cpu: &Cpu, tasks: &[Task<'_>]) -> Box<[Range<usize>]> {
+    let shares = Pool::shares(tasks.len(), cpu.threads());
+    let addresses = shares.map(|share| {
+        let first = tasks[share].first();
+        first.map_or(0..0, |task| task.addresses(read_ahead::MAX_BYTES))
+    });
+    addresses.collect()
+}
+
 impl Task<'_> {
     fn run(self, cpu: &Cpu, prefetch: usize) {
         let Task { x, w, first, out } = self;
@@ -220,6 +252,14 @@ impl Task<'_> {
                 cpu.implementation.run(Product { w, x, first, out });
             }
             _ => unreachable!("the factor is that of another kind of weight"),
+        }
+    }
+
+    /// Returns the addresses of the first bytes that are read of the weight, at most `max`.
+    fn addresses(&self, max: usize) -> Range<usize> {
+        match self.w.panels() {
+            Some(panels) => panels.addresses(self.first, max),
+            None => 0..0,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::math::{exp, sigmoid, softplus};
 use crate::cpu::weight::Weight;
-use crate::ops::matmul::cpu::{Factor, Term, multiply_all};
+use crate::ops::matmul::cpu::{Factor, Place, Term, multiply_all};
 use crate::simd::{Kernel, Simd};
 
 /// Rows that their experts multiply in one operation, if there are several experts: their products are scratch memory.
@@ -128,7 +128,7 @@ impl MoeOp for Cpu {
                     .split_off_mut(..slots.len() * n_out)
                     .expect("products of all rows"),
             });
-            multiply_all(self, terms);
+            multiply_all(self, Place::Varying, terms);
             let slots = inputs.iter().flat_map(|(slots, _)| *slots);
             for (&slot, product) in slots.zip(products.chunks_exact(n_out)) {
                 out[slot * n_out..][..n_out].copy_from_slice(product);
