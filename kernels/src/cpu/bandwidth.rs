@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::Cpu;
 use super::huge_pages::HugePages;
+use super::pool::Distribution;
 use super::repack::Line;
 use crate::backend::Readers;
 use crate::simd::packed::{Packed, each};
@@ -56,7 +57,7 @@ impl Cpu {
             };
             let started = Instant::now();
             match (&self.helpers, readers) {
-                (Some(helpers), Readers::All) => helpers.run(tasks, None, &read),
+                (Some(helpers), Readers::All) => helpers.run(tasks, Distribution::default(), &read),
                 _ => (0..tasks).for_each(read),
             }
             started.elapsed().as_secs_f64()

@@ -38,6 +38,29 @@ impl<'a> ColumnsMut<'a> {
         })
     }
 
+    /// Takes all columns of a matrix, `(n, n_cols)`.
+    pub(crate) fn whole(matrix: &'a mut [f32], n_cols: usize) -> ColumnsMut<'a> {
+        ColumnsMut {
+            start: matrix.as_mut_ptr(),
+            n_rows: matrix.len() / n_cols,
+            n_cols,
+            stride: n_cols,
+            matrix: PhantomData,
+        }
+    }
+
+    /// Splits this part after its first `n` columns.
+    pub(crate) fn split_at(self, n: usize) -> (ColumnsMut<'a>, ColumnsMut<'a>) {
+        assert!(n <= self.n_cols, "columns of this part");
+        let part = |first: usize, n_cols: usize| ColumnsMut {
+            // Only computes an address, so it may be out of bounds.
+            start: self.start.wrapping_add(first),
+            n_cols,
+            ..self
+        };
+        (part(0, n), part(n, self.n_cols - n))
+    }
+
     /// Number of columns of this part.
     pub(crate) fn n_cols(&self) -> usize {
         self.n_cols

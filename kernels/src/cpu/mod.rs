@@ -32,7 +32,7 @@ pub use crate::simd::{Isa, UnknownIsa};
 use arena::Arena;
 pub use buffer::Buffer;
 use huge_pages::HugePages;
-use pool::Pool;
+use pool::{Distribution, Pool};
 use prefetch::Prefetch;
 use read_ahead::ProductOrder;
 pub use weight::Weight;
@@ -148,16 +148,15 @@ impl Cpu {
     where
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
     {
-        self.for_each_then(work, tasks, None, run);
+        self.distribute(work, tasks, Distribution::default(), run);
     }
 
-    /// [`Cpu::for_each`]. Threads that wait then prefetch `ahead`, addresses for each thread; `None` leaves them what they
-    /// have.
-    pub(crate) fn for_each_then<T: Send, I>(
+    /// [`Cpu::for_each`] with the given distribution among threads.
+    pub(crate) fn distribute<T: Send, I>(
         &self,
         work: usize,
         tasks: I,
-        ahead: Option<&[Range<usize>]>,
+        distribution: Distribution<'_>,
         run: impl Fn(T) + Sync,
     ) where
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
@@ -170,7 +169,7 @@ impl Cpu {
         };
         let arena = Arena::new();
         let tasks = &*arena.alloc_slice_fill_iter(tasks.map(|task| Mutex::new(Some(task))));
-        helpers.run(n_task, ahead, &|i| {
+        helpers.run(n_task, distribution, &|i| {
             let task = tasks[i].lock().expect("taking a task cannot panic").take();
             run(task.expect("each task is run once"));
         });

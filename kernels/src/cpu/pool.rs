@@ -62,6 +62,15 @@ struct Operation {
     task: *const (dyn Fn(usize) + Sync),
 }
 
+/// Distribution of the tasks of an operation among the threads, the calling one first.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Distribution<'a> {
+    /// The tasks that each thread begins with; `None` for the same number.
+    pub(crate) shares: Option<&'a [Range<usize>]>,
+    /// Addresses that each thread prefetches when it waits next; `None` for those that it has.
+    pub(crate) ahead: Option<&'a [Range<usize>]>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PoolState {
     Working,
@@ -185,18 +194,14 @@ impl Pool {
         self.threads.len()
     }
 
-    /// Returns the tasks that each thread begins with, the calling one first.
-    pub(crate) fn shares(n_task: usize, n_thread: usize) -> impl Iterator<Item = Range<usize>> {
-        let start = move |i: usize| (n_task as u128 * i as u128 / n_thread as u128) as usize;
-        (0..n_thread).map(move |i| start(i)..start(i + 1))
-    }
-
-    /// Runs `task` for each index below `n_task`, on as many threads as arrive in time. Threads that wait prefetch
-    /// `ahead`, addresses for each thread; `None` leaves them what they have.
+    /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
+    ///
+    /// # Panics
+    /// The shares of the distribution are not one after another, or not all tasks.
     pub(crate) fn run(
         &self,
         n_task: usize,
-        ahead: Option<&[Range<usize>]>,
+        distribution: Distribution<'_>,
         task: &(dyn Fn(usize) + Sync),
     ) {
         let _in_use = match self.in_use.try_lock() {
@@ -211,13 +216,25 @@ impl Pool {
         let task: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(task) };
         // SAFETY: the operation before this one is closed with no thread inside, so none reads it.
         unsafe { *shared.operation.get() = Operation { task } };
-        let shares = Pool::shares(n_task, 1 + self.threads.len());
-        for (i, (share, tasks)) in shared.shares.iter().zip(shares).enumerate() {
+        let n_thread = 1 + self.threads.len();
+        let mut start = 0;
+        for (i, share) in shared.shares[..n_thread].iter().enumerate() {
+            let end = n_task as u128 * (i as u128 + 1) / n_thread as u128;
+            let tasks = match distribution.shares {
+                Some(shares) => shares[i].clone(),
+                None => start..end as usize,
+            };
+            assert!(
+                tasks.start == start && tasks.end >= start,
+                "one after another"
+            );
+            start = tasks.end;
             share.set(tasks);
-            if let Some(addresses) = ahead.and_then(|ahead| ahead.get(i)) {
+            if let Some(addresses) = distribution.ahead.and_then(|ahead| ahead.get(i)) {
                 share.ahead.set(addresses);
             }
         }
+        assert_eq!(start, n_task, "tasks of all shares");
         let number = number(shared.state.load(Ordering::Relaxed)).wrapping_add(1);
         shared.state.store(number << 32, Ordering::SeqCst);
         if shared.n_asleep.load(Ordering::SeqCst) > 0 {
@@ -375,7 +392,7 @@ mod tests {
         let pool = Pool::new(3);
         for n_task in [0, 1, 2, 3, 7, 100].into_iter().cycle().take(TIMES) {
             let counts: Vec<AtomicU32> = (0..n_task).map(|_| AtomicU32::new(0)).collect();
-            pool.run(n_task, None, &|i| {
+            pool.run(n_task, Distribution::default(), &|i| {
                 counts[i].fetch_add(1, Ordering::Relaxed);
             });
             assert!(counts.iter().all(|n| n.load(Ordering::Relaxed) == 1));
@@ -387,7 +404,7 @@ mod tests {
         let pool = Pool::new(1);
         for _ in 0..TIMES / 10 {
             let n_done = AtomicUsize::new(0);
-            pool.run(8, None, &|i| {
+            pool.run(8, Distribution::default(), &|i| {
                 // The first task of the calling thread ends after all others.
                 while i == 0 && n_done.load(Ordering::Relaxed) < 7 {
                     thread::yield_now();
@@ -396,6 +413,32 @@ mod tests {
             });
             assert_eq!(n_done.into_inner(), 8);
         }
+    }
+
+    #[test]
+    fn shares_may_be_uneven() {
+        let pool = Pool::new(2);
+        let sum = AtomicUsize::new(0);
+        for [first, second] in [[0, 0], [0, 9], [2, 5], [9, 9]] {
+            let distribution = Distribution {
+                shares: Some(&[0..first, first..second, second..9]),
+                ahead: None,
+            };
+            pool.run(9, distribution, &|i| {
+                sum.fetch_add(1 << i, Ordering::Relaxed);
+            });
+            assert_eq!(sum.swap(0, Ordering::Relaxed), (1 << 9) - 1);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "tasks of all shares")]
+    fn shares_have_all_tasks() {
+        let distribution = Distribution {
+            shares: Some(&[0..4, 4..8]),
+            ahead: None,
+        };
+        Pool::new(1).run(9, distribution, &|_| ());
     }
 
     #[test]
@@ -411,7 +454,7 @@ mod tests {
             });
             assert_eq!(pool.len(), n_start);
             let sum = AtomicUsize::new(0);
-            pool.run(20, None, &|i| {
+            pool.run(20, Distribution::default(), &|i| {
                 sum.fetch_add(i, Ordering::Relaxed);
             });
             assert_eq!(sum.into_inner(), 190);
@@ -425,7 +468,7 @@ mod tests {
             thread::sleep(4 * AWAKE);
             let meet = std::sync::Barrier::new(3);
             // The barrier passes only with three threads at once.
-            pool.run(3, None, &|_| {
+            pool.run(3, Distribution::default(), &|_| {
                 meet.wait();
             });
         }
@@ -439,7 +482,7 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..TIMES / 6 {
                         let sum = AtomicUsize::new(0);
-                        pool.run(20, None, &|i| {
+                        pool.run(20, Distribution::default(), &|i| {
                             sum.fetch_add(i, Ordering::Relaxed);
                         });
                         assert_eq!(sum.into_inner(), 190);
@@ -453,11 +496,15 @@ mod tests {
     fn a_panic_reaches_the_caller_and_the_threads_continue() {
         let pool = Pool::new(2);
         for _ in 0..3 {
-            let run = || pool.run(10, None, &|i| assert_ne!(i, 7, "task seven"));
+            let run = || {
+                pool.run(10, Distribution::default(), &|i| {
+                    assert_ne!(i, 7, "task seven")
+                })
+            };
             let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("task seven panics");
             let text = panic.downcast_ref::<String>().expect("a message");
             assert!(text.contains("task seven"), "{text}");
-            pool.run(10, None, &|_| ());
+            pool.run(10, Distribution::default(), &|_| ());
         }
     }
 
@@ -465,8 +512,8 @@ mod tests {
     fn tasks_may_run_operations() {
         let pool = Pool::new(1);
         let sum = AtomicUsize::new(0);
-        pool.run(4, None, &|_| {
-            pool.run(5, None, &|i| {
+        pool.run(4, Distribution::default(), &|_| {
+            pool.run(5, Distribution::default(), &|i| {
                 sum.fetch_add(i, Ordering::Relaxed);
             });
         });

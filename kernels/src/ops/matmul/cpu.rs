@@ -16,7 +16,7 @@ use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::pool::Pool;
+use crate::cpu::pool::Distribution;
 use crate::cpu::prefetch::Streamed;
 use crate::cpu::read_ahead;
 use crate::cpu::repack::Panels;
@@ -170,17 +170,21 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator
         }
     }
     let work = terms.iter().map(Term::work).sum();
-    let tasks = split(cpu, &arena, terms, work);
+    let (tasks, shares) = split(cpu, &arena, terms, work);
     let ahead = match place {
         Place::Fixed if n <= MAX_STREAMED_ROWS => {
             cpu.product_order
-                .record(&first.follower, || starts(cpu, &tasks));
+                .record(&first.follower, || starts(&tasks, &shares));
             first.follower.starts()
         }
         _ => None,
     };
+    let distribution = Distribution {
+        shares: Some(&shares),
+        ahead,
+    };
     cpu.prefetch.run(n, streamed, |prefetch| {
-        cpu.for_each_then(work, tasks, ahead, |task| task.run(cpu, prefetch));
+        cpu.distribute(work, tasks, distribution, |task| task.run(cpu, prefetch));
     });
 }
 
@@ -197,38 +201,54 @@ struct Task<'a> {
     out: ColumnsMut<'a>,
 }
 
-/// Splits products into tasks of about the same work.
+/// Splits products into tasks, and returns with them those that each thread begins with: about the same work.
 fn split<'a, 'b>(
     cpu: &Cpu,
     arena: &'b Arena,
     terms: Vec<'_, Term<'a>>,
     work: usize,
-) -> Vec<'b, Task<'a>> {
-    // Large products use several tasks per thread, so that an interrupted thread does not hold up the
-    // others.
-    let tasks_per_thread = (work / (cpu.threads() * TASK_WORK)).clamp(1, 8);
-    let task_work = work.div_ceil(tasks_per_thread * cpu.threads());
+) -> (Vec<'b, Task<'a>>, Vec<'b, Range<usize>>) {
+    let share_work = work.div_ceil(cpu.threads());
+    // Large products use several tasks per thread, so that others can take those of an interrupted thread.
+    let task_work = share_work.div_ceil((share_work / TASK_WORK).clamp(1, 8));
     let mut tasks = Vec::new_in(arena);
+    let mut shares = Vec::with_capacity_in(cpu.threads(), arena);
+    let (mut start, mut done) = (0, 0);
     for term in terms {
-        let n_task = ((term.work() + task_work / 2) / task_work).max(1);
+        let row_work = (term.work() / term.w.n_rows).max(1);
+        let max_rows = task_work.div_ceil(row_work).next_multiple_of(TASK_ROWS);
         let Term { x, w, out } = term;
-        let rows_per_task = w.n_rows.div_ceil(n_task).next_multiple_of(TASK_ROWS);
-        let parts = ColumnsMut::split(out, w.n_rows, rows_per_task);
-        tasks.extend(parts.enumerate().map(|(i, out)| Task {
-            x,
-            w,
-            first: i * rows_per_task,
-            out,
-        }));
+        let mut rest = ColumnsMut::whole(out, w.n_rows);
+        while rest.n_cols() > 0 {
+            let mut n_row = rest.n_cols().min(max_rows);
+            // The last thread begins with everything that is left.
+            if shares.len() + 1 < cpu.threads() {
+                let left = ((shares.len() + 1) * share_work).saturating_sub(done);
+                let whole_tasks = (left / row_work + TASK_ROWS / 2) / TASK_ROWS;
+                if whole_tasks == 0 {
+                    shares.push(start..tasks.len());
+                    start = tasks.len();
+                    continue;
+                }
+                n_row = n_row.min(whole_tasks * TASK_ROWS);
+            }
+            let first = w.n_rows - rest.n_cols();
+            let (out, later) = rest.split_at(n_row);
+            tasks.push(Task { x, w, first, out });
+            (rest, done) = (later, done + n_row * row_work);
+        }
     }
-    tasks
+    while shares.len() < cpu.threads() {
+        shares.push(start..tasks.len());
+        start = tasks.len();
+    }
+    (tasks, shares)
 }
 
 /// Returns the addresses that each thread reads first.
-fn starts(cpu: &Cpu, tasks: &[Task<'_>]) -> Box<[Range<usize>]> {
-    let shares = Pool::shares(tasks.len(), cpu.threads());
-    let addresses = shares.map(|share| {
-        let first = tasks[share].first();
+fn starts(tasks: &[Task<'_>], shares: &[Range<usize>]) -> Box<[Range<usize>]> {
+    let addresses = shares.iter().map(|share| {
+        let first = tasks[share.clone()].first();
         first.map_or(0..0, |task| task.addresses(read_ahead::MAX_BYTES))
     });
     addresses.collect()
@@ -431,6 +451,75 @@ fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
             for (r, acc) in acc.iter().enumerate() {
                 for (&acc, sums) in acc.iter().zip(&mut *sums) {
                     simd.store(acc, &mut sums.0[i * R + r], register);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use schemas::gguf::DType;
+
+    use super::*;
+    use crate::backend::{Backend, WeightData};
+    use crate::cpu::CpuConfig;
+
+    #[test]
+    fn threads_begin_with_the_same_work() {
+        const N_COLS: usize = 256;
+        for n_rows in [&[2048][..], &[2048, 1024, 1024], &[64, 4096, 7], &[8, 8, 8]] {
+            for threads in 1..=5 {
+                let config = CpuConfig {
+                    threads,
+                    ..CpuConfig::default()
+                };
+                let cpu = Cpu::new(config).expect("an instruction set");
+                let weights = n_rows.iter().map(|&n_rows| {
+                    let data = WeightData {
+                        dtype: DType::F32,
+                        n_rows,
+                        n_cols: N_COLS,
+                        bytes: Arc::new(vec![0; 4 * n_rows * N_COLS]),
+                    };
+                    cpu.load(data).expect("a type with products")
+                });
+                let weights: std::vec::Vec<Weight> = weights.collect();
+                let x = Factor::Floats {
+                    x: &[[0.0; LANES]; N_COLS / LANES],
+                    n_chunk: N_COLS / LANES,
+                };
+                let arena = Arena::new();
+                let terms = weights.iter().map(|w| Term {
+                    x: &x,
+                    w,
+                    out: arena.filled(0.0, w.n_rows),
+                });
+                let terms = Vec::from_iter_in(terms, &arena);
+                let work = terms.iter().map(Term::work).sum();
+                let (tasks, shares) = split(&cpu, &arena, terms, work);
+                let mut all = tasks.iter();
+                for w in &weights {
+                    let mut row = 0;
+                    while row < w.n_rows {
+                        let task = all.next().expect("tasks of all rows");
+                        assert!(ptr::eq(task.w, w) && task.first == row);
+                        row += task.out.n_cols();
+                    }
+                }
+                assert_eq!(shares.len(), threads);
+                let total: usize = n_rows.iter().sum();
+                for share in &shares {
+                    let n: usize = tasks[share.clone()]
+                        .iter()
+                        .map(|task| task.out.n_cols())
+                        .sum();
+                    assert!(
+                        n.abs_diff(total / threads) <= 2 * TASK_ROWS,
+                        "{n} of {total}"
+                    );
                 }
             }
         }
