@@ -65,9 +65,9 @@ struct Operation {
 /// Distribution of the tasks of an operation among the threads, the calling one first.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Distribution<'a> {
-    /// The tasks that each thread begins with; `None` for the same number.
+    /// The tasks that each thread begins with; `None` for equal numbers.
     pub(crate) shares: Option<&'a [Range<usize>]>,
-    /// Addresses that each thread prefetches when it waits next; `None` for those that it has.
+    /// Addresses that each thread prefetches when it waits next; `None` keeps those that it has.
     pub(crate) ahead: Option<&'a [Range<usize>]>,
 }
 
@@ -93,7 +93,6 @@ impl Share {
 
     /// Replaces the tasks, none of which are left.
     fn set(&self, tasks: Range<usize>) {
-        assert!(u32::try_from(tasks.end).is_ok(), "too many tasks");
         self.tasks.store(Share::word(&tasks), Ordering::Relaxed);
     }
 
@@ -197,7 +196,7 @@ impl Pool {
     /// Runs `task` for each index below `n_task`, on as many threads as arrive in time.
     ///
     /// # Panics
-    /// The shares of the distribution are not one after another, or not all tasks.
+    /// There are 2^32 tasks or more, or the shares of the distribution are not one after another, or not all tasks.
     pub(crate) fn run(
         &self,
         n_task: usize,
@@ -216,13 +215,13 @@ impl Pool {
         let task: &'static (dyn Fn(usize) + Sync) = unsafe { std::mem::transmute(task) };
         // SAFETY: the operation before this one is closed with no thread inside, so none reads it.
         unsafe { *shared.operation.get() = Operation { task } };
+        assert!(u32::try_from(n_task).is_ok(), "too many tasks");
         let n_thread = 1 + self.threads.len();
         let mut start = 0;
         for (i, share) in shared.shares[..n_thread].iter().enumerate() {
-            let end = n_task as u128 * (i as u128 + 1) / n_thread as u128;
             let tasks = match distribution.shares {
                 Some(shares) => shares[i].clone(),
-                None => start..end as usize,
+                None => start..(n_task as u64 * (i as u64 + 1) / n_thread as u64) as usize,
             };
             assert!(
                 tasks.start == start && tasks.end >= start,

@@ -224,13 +224,13 @@ fn split<'a, 'b>(
             // The last thread begins with everything that is left.
             if shares.len() + 1 < cpu.threads() {
                 let left = ((shares.len() + 1) * share_work).saturating_sub(done);
-                let whole_tasks = (left / row_work + TASK_ROWS / 2) / TASK_ROWS;
-                if whole_tasks == 0 {
+                let left = (left / row_work + TASK_ROWS / 2) / TASK_ROWS * TASK_ROWS;
+                if left == 0 {
                     shares.push(start..tasks.len());
                     start = tasks.len();
                     continue;
                 }
-                n_row = n_row.min(whole_tasks * TASK_ROWS);
+                n_row = n_row.min(left);
             }
             let first = w.n_rows - rest.n_cols();
             let (out, later) = rest.split_at(n_row);
@@ -466,6 +466,34 @@ mod tests {
     use super::*;
     use crate::backend::{Backend, WeightData};
     use crate::cpu::CpuConfig;
+
+    #[test]
+    fn a_weight_remembers_where_threads_begin_with_the_next() {
+        const N_COLS: usize = 256;
+        const N_ROWS: usize = 64;
+        let config = CpuConfig {
+            threads: 2,
+            ..CpuConfig::default()
+        };
+        let cpu = Cpu::new(config).expect("an instruction set");
+        let row_bytes = DType::Q8_0.row_bytes(N_COLS as u64).expect("whole blocks") as usize;
+        let [first, second] = [0, 1].map(|_| {
+            let data = WeightData {
+                dtype: DType::Q8_0,
+                n_rows: N_ROWS,
+                n_cols: N_COLS,
+                bytes: Arc::new(vec![0; N_ROWS * row_bytes]),
+            };
+            cpu.load(data).expect("a type with products")
+        });
+        let (x, mut out) = (cpu.buffer(N_COLS), cpu.buffer(N_ROWS));
+        cpu.matmul(&first, &x, 1, &mut out);
+        assert_eq!(first.follower.starts(), None);
+        cpu.matmul(&second, &x, 1, &mut out);
+        let panels = second.panels().expect("repacked by its product");
+        let starts = [0, N_ROWS / 2].map(|row| panels.addresses(row, read_ahead::MAX_BYTES));
+        assert_eq!(first.follower.starts(), Some(&starts[..]));
+    }
 
     #[test]
     fn threads_begin_with_the_same_work() {

@@ -10,7 +10,7 @@ use crate::cpu::weight::Weight;
 use crate::ops::matmul::cpu::{Factor, Place, Term, multiply_all};
 use crate::simd::{Kernel, Simd};
 
-/// Rows that their experts multiply in one operation, if there are several experts: their products are scratch memory.
+/// Most rows that several experts multiply in one operation, which limits the scratch memory for their products.
 const ROWS_AT_ONCE: usize = 64;
 
 impl MoeOp for Cpu {
