@@ -1,8 +1,9 @@
 //! Attention alone, at the shapes of small models, for every cache type: read rate of the caches while
 //! decoding, and multiply-adds per second during prefill.
 //!
-//! Threads: all, or the number in `THREADS`. Queries: 1, 8 and 512, or the number in `ROWS`. The layers form a ring
-//! larger than the CPU's caches. An argument selects the cases whose names contain it, such as `"4096 keys  f16"`.
+//! Threads: all, or the number in `THREADS`. Queries: 1, 8 and 512, or the number in `ROWS`. Keys: 512 and 4096, or the
+//! number in `KEYS`. The layers form a ring of 128 MiB, which is larger than the L2 caches, or of `RING_MB`.
+//! Times are the medians of 5 rounds, or of `ROUNDS`. An argument selects the cases whose names contain it, such as `"4096 keys  f16"`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -13,9 +14,6 @@ use kernels::backend::{
 };
 use kernels::cpu::{Buffer, Cache, Cpu, CpuConfig};
 
-const RING_BYTES: u128 = 128 << 20;
-const ROUNDS: usize = 5;
-
 /// Name, query heads, key heads, elements of a head.
 const SHAPES: [(&str, usize, usize, usize); 4] = [
     ("Qwen3 0.6B", 16, 8, 128),
@@ -24,15 +22,22 @@ const SHAPES: [(&str, usize, usize, usize); 4] = [
     ("DeepSeek V2 Lite", 16, 1, 576),
 ];
 
+/// Returns the number in an environment variable.
+fn number(name: &str) -> Option<usize> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().expect("a number"))
+}
+
 fn main() {
-    let threads = std::env::var("THREADS").map_or(0, |n| n.parse().expect("THREADS is a number"));
+    let threads = number("THREADS").unwrap_or(0);
+    let ring_bytes = (number("RING_MB").unwrap_or(128) as u128) << 20;
     let cpu = Cpu::new(CpuConfig {
         threads,
         ..CpuConfig::default()
     })
     .expect("some instruction set is there");
-    let rows = std::env::var("ROWS").map(|n| vec![n.parse().expect("ROWS is a number")]);
-    let rows = rows.unwrap_or_else(|_| vec![1, 8, 512]);
+    let rows = number("ROWS").map_or(vec![1, 8, 512], |n| vec![n]);
+    let contexts = number("KEYS").map_or(vec![512, 4096], |n| vec![n]);
     let filters = || {
         std::env::args()
             .skip(1)
@@ -47,14 +52,14 @@ fn main() {
             scale: (head_dim as f32).sqrt().recip(),
             window: None,
         };
-        for n_ctx in [512, 4096] {
+        for &n_ctx in &contexts {
             for (element_name, element) in CacheType::names() {
                 let case = format!("{name:<16} {n_ctx:>4} keys {element_name:>4}");
                 if !filters().all(|filter| case.contains(&filter)) {
                     continue;
                 }
                 print!("{case}:");
-                let layers = Layers::new(&cpu, &shape, n_ctx, element);
+                let layers = Layers::new(&cpu, &shape, n_ctx, element, ring_bytes);
                 for &n in &rows {
                     let seconds = layers.median_seconds(&cpu, &shape, n_ctx, n);
                     let n_key: usize = (n_ctx - n + 1..=n_ctx).sum();
@@ -80,7 +85,13 @@ struct Layers {
 }
 
 impl Layers {
-    fn new(cpu: &Cpu, shape: &AttentionShape, n_ctx: usize, element: CacheType) -> Layers {
+    fn new(
+        cpu: &Cpu,
+        shape: &AttentionShape,
+        n_ctx: usize,
+        element: CacheType,
+        ring_bytes: u128,
+    ) -> Layers {
         let shape = CacheShape {
             n_rows: n_ctx,
             n_head: shape.n_head_kv,
@@ -98,7 +109,7 @@ impl Layers {
             })
         };
         Layers {
-            layers: (0..RING_BYTES.div_ceil(bytes)).map(|_| layer()).collect(),
+            layers: (0..ring_bytes.div_ceil(bytes)).map(|_| layer()).collect(),
             bytes,
         }
     }
@@ -109,7 +120,8 @@ impl Layers {
         let (q, mut out) = (buffer(cpu, len), cpu.buffer(len));
         let keys: Vec<_> = (n_ctx - n + 1..=n_ctx).map(|end| 0..end).collect();
         let n_layer = if n > 8 { 2 } else { self.layers.len() };
-        let mut times: Vec<f64> = (0..ROUNDS)
+        let n_round = number("ROUNDS").unwrap_or(5);
+        let mut times: Vec<f64> = (0..n_round)
             .map(|_| {
                 let start = Instant::now();
                 for [k, v] in &self.layers[..n_layer] {
@@ -121,7 +133,7 @@ impl Layers {
             })
             .collect();
         times.sort_by(f64::total_cmp);
-        times[ROUNDS / 2]
+        times[n_round / 2]
     }
 }
 

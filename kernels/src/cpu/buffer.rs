@@ -1,7 +1,6 @@
 //! Memory for activations.
 
 use std::ops::{Deref, DerefMut};
-use std::slice;
 
 use super::huge_pages;
 
@@ -35,18 +34,6 @@ impl Buffer {
             memory,
             len,
         }
-    }
-
-    /// Returns the memory of the elements.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        // SAFETY: any byte is a `u8`.
-        unsafe { slice::from_raw_parts(self.as_ptr().cast(), size_of_val(&**self)) }
-    }
-
-    /// Returns the memory of the elements, mutable: any bytes are valid `f32` values.
-    pub(crate) fn as_bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the exclusive borrow passes on.
-        unsafe { slice::from_raw_parts_mut(self.as_mut_ptr().cast(), size_of_val(&**self)) }
     }
 }
 

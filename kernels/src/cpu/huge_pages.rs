@@ -1,8 +1,9 @@
-//! Memory for repacked weights, in huge pages where the system offers them. A stream over 4 KiB pages waits
+//! Memory for repacked weights and caches, in huge pages where the system offers them. A stream over 4 KiB pages waits
 //! for an address translation every 64 cache lines; over huge pages it is up to half faster.
 
 use std::alloc::{self, Layout};
 use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -36,7 +37,7 @@ pub(crate) fn advise<T>(memory: *mut T, bytes: usize) {
     let _ = (start, end);
 }
 
-/// Reserves memory for weights, one after another. A chunk is freed with the last weight in it.
+/// Reserves memory for weights or caches, one after another. A chunk is freed with the last of them in it.
 #[derive(Default)]
 pub(crate) struct HugePages {
     /// The last chunk, and the lines of it that are taken.
@@ -53,6 +54,13 @@ impl HugePages {
         };
         *current = (Arc::downgrade(&chunk), start + len);
         Lines { chunk, start, len }
+    }
+
+    /// Takes `len` bytes, each with all bits set.
+    pub(crate) fn take_ones(&self, len: usize) -> Bytes {
+        let mut lines = self.take(len.div_ceil(size_of::<Line>()));
+        lines.uninit().fill(MaybeUninit::new(Line([u8::MAX; 64])));
+        Bytes { lines, len }
     }
 }
 
@@ -122,6 +130,30 @@ impl Lines {
     pub(crate) unsafe fn get(&self) -> &[Line] {
         // SAFETY: the range lies in the chunk and belongs to this value alone; the caller has written it.
         unsafe { slice::from_raw_parts(self.chunk.lines.as_ptr().add(self.start), self.len) }
+    }
+}
+
+/// Bytes in cache lines of their own.
+pub(crate) struct Bytes {
+    /// All written.
+    lines: Lines,
+    len: usize,
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: all lines have been written, and have at least `len` bytes.
+        unsafe { slice::from_raw_parts(self.lines.get().as_ptr().cast(), self.len) }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the exclusive borrow passes on.
+        unsafe { slice::from_raw_parts_mut(self.lines.uninit().as_mut_ptr().cast(), self.len) }
     }
 }
 

@@ -34,7 +34,7 @@ pub use buffer::Buffer;
 use huge_pages::HugePages;
 use pool::{Distribution, Pool};
 use prefetch::Prefetch;
-use read_ahead::ProductOrder;
+use read_ahead::ReadOrder;
 pub use weight::Weight;
 
 /// Configuration of a [`Cpu`]. Results do not depend on it.
@@ -78,8 +78,11 @@ pub struct Cpu {
     pub(crate) implementation: Implementation,
     pub(crate) layout: Layout,
     pub(crate) prefetch: Prefetch,
+    /// Memory of repacked weights.
     pub(crate) huge_pages: HugePages,
-    pub(crate) product_order: ProductOrder,
+    /// Memory of caches, which are freed earlier than weights.
+    pub(crate) cache_pages: HugePages,
+    pub(crate) read_order: ReadOrder,
 }
 
 /// Minimum work, in multiply-adds or moved elements, for which waking other threads pays.
@@ -115,7 +118,8 @@ impl Cpu {
             layout: config.layout,
             prefetch: Prefetch::new(prefetch),
             huge_pages: HugePages::default(),
-            product_order: ProductOrder::default(),
+            cache_pages: HugePages::default(),
+            read_order: ReadOrder::default(),
         })
     }
 

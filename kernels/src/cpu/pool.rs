@@ -19,7 +19,7 @@ use std::{hint, io, thread};
 
 use schemas::threads::{self, Shortage};
 
-use super::read_ahead::ReadAhead;
+use super::read_ahead::{ReadAhead, Start};
 
 /// Time that an idle thread polls before it sleeps, longer than the gap between two operations.
 const AWAKE: Duration = Duration::from_micros(200);
@@ -68,7 +68,7 @@ pub(crate) struct Distribution<'a> {
     /// The tasks that each thread begins with; `None` for equal numbers.
     pub(crate) shares: Option<&'a [Range<usize>]>,
     /// Addresses that each thread prefetches when it waits next; `None` keeps those that it has.
-    pub(crate) ahead: Option<&'a [Range<usize>]>,
+    pub(crate) ahead: Option<&'a [Start]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,6 +132,12 @@ impl Share {
             (tasks.start..middle, middle..tasks.end)
         })
     }
+}
+
+/// Returns the tasks that thread `i` begins with if all begin with equal numbers.
+pub(crate) fn equal_share(n_task: usize, i: usize, n_thread: usize) -> Range<usize> {
+    let end = |i: usize| (n_task as u64 * i as u64 / n_thread as u64) as usize;
+    end(i)..end(i + 1)
 }
 
 /// Set when no further thread may start on the operation.
@@ -221,7 +227,7 @@ impl Pool {
         for (i, share) in shared.shares[..n_thread].iter().enumerate() {
             let tasks = match distribution.shares {
                 Some(shares) => shares[i].clone(),
-                None => start..(n_task as u64 * (i as u64 + 1) / n_thread as u64) as usize,
+                None => equal_share(n_task, i, n_thread),
             };
             assert!(
                 tasks.start == start && tasks.end >= start,
@@ -229,8 +235,8 @@ impl Pool {
             );
             start = tasks.end;
             share.set(tasks);
-            if let Some(addresses) = distribution.ahead.and_then(|ahead| ahead.get(i)) {
-                share.ahead.set(addresses);
+            if let Some(ahead) = distribution.ahead.and_then(|ahead| ahead.get(i)) {
+                share.ahead.set(ahead);
             }
         }
         assert_eq!(start, n_task, "tasks of all shares");

@@ -286,11 +286,11 @@ impl Panels {
         self.geometry.line(self.n_block)
     }
 
-    /// Addresses of the panels from row `first`, at most `max` bytes.
-    pub(crate) fn addresses(&self, first: usize, max: usize) -> Range<usize> {
+    /// Addresses of the panels from row `first` on.
+    pub(crate) fn addresses(&self, first: usize) -> Range<usize> {
         let lines = self.lines().as_ptr_range();
         let start = lines.start.addr() + first / ROWS * self.panel_len() * size_of::<Line>();
-        start..lines.end.addr().min(start + max)
+        start..lines.end.addr()
     }
 
     /// Returns the bytes of one row in file order.

@@ -115,6 +115,12 @@ fn gather_each(table: &[u32], indices: &mut WordBytes) {
     }
 }
 
+/// Takes the elements of [`ROWS`] rows. Not a closure, which the compiler might not inline.
+pub(crate) trait TakeColumn<W: Packed> {
+    /// Takes element `element` of each row.
+    fn take(&mut self, simd: W, element: usize, rows: W::Floats);
+}
+
 /// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Packed: Copy {
     /// A 32-bit integer, or four bytes, per row.
@@ -214,6 +220,23 @@ pub(crate) trait Packed: Copy {
     fn to_floats(self, words: Self::Words) -> Self::Floats;
     /// Converts the low halves of words from f16 to `f32`.
     fn halves_to_floats(self, words: Self::Words) -> Self::Floats;
+    /// Decodes sixteen f16 numbers of each row, in ascending order: elements from `16 * HALF` on.
+    #[inline(always)]
+    fn f16_columns<const HALF: usize>(
+        self,
+        numbers: [&[u8; 32]; ROWS],
+        to: &mut impl TakeColumn<Self>,
+    ) {
+        for half in 0..2 {
+            let words = self.interleave(array(|row| &numbers[row].as_chunks().0[half]));
+            for (i, words) in words.into_iter().enumerate() {
+                let element = 16 * HALF + 8 * half + 2 * i;
+                to.take(self, element, self.halves_to_floats(words));
+                let high = self.shift_right::<16>(words);
+                to.take(self, element + 1, self.halves_to_floats(high));
+            }
+        }
+    }
     /// Reinterprets words as `f32`.
     fn bits_to_floats(self, words: Self::Words) -> Self::Floats;
     /// Loads f16 numbers as `f32`.

@@ -3,13 +3,13 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs, bytes_of};
-use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::cache::{CacheAccess, CacheElement};
 use super::common::unpack::InRows;
 use super::{ElementType, InvalidKind, Products};
 use crate::float::f32_to_bf16;
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::ROWS;
+use crate::simd::packed::{ROWS, TakeColumn};
 
 /// The descriptor of BF16.
 pub(super) const TYPE: ElementType = ElementType {
@@ -68,15 +68,25 @@ impl Block<1> for BF16 {
 
 impl CacheElement<64> for BF16 {
     #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
-        for piece in 0..4 {
+    fn columns<S: Simd, const HALF: usize>(
+        simd: S,
+        rows: [&[u8; 64]; ROWS],
+        to: &mut impl TakeColumn<S>,
+    ) {
+        for piece in 2 * HALF..2 * HALF + 2 {
             for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
                 let element = 8 * piece + 2 * i;
                 let low = simd.shift_left::<16>(words);
-                put(simd, simd.bits_to_floats(low), element, half, out);
+                to.take(simd, element, simd.bits_to_floats(low));
                 let high = simd.and(words, simd.splat_word(0xffff_0000));
-                put(simd, simd.bits_to_floats(high), element + 1, half, out);
+                to.take(simd, element + 1, simd.bits_to_floats(high));
             }
         }
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, chunk: &[u8; 64]) -> S::Lanes {
+        let halves = chunk.as_chunks().0.first_chunk().expect("a chunk");
+        simd.lanes(|i| simd.load_bf16(halves, i))
     }
 }

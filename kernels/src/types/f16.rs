@@ -3,13 +3,12 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs, bytes_of};
-use super::common::cache::{CacheAccess, CacheElement, Square, put};
-use super::common::unpack::InRows;
+use super::common::cache::{CacheAccess, CacheElement};
 use super::{ElementType, InvalidKind, Products};
 use crate::float::{f16_to_f32, f32_to_f16};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::ROWS;
+use crate::simd::packed::{ROWS, TakeColumn, array};
 
 /// The descriptor of F16.
 pub(super) const TYPE: ElementType = ElementType {
@@ -68,14 +67,18 @@ impl Block<1> for F16 {
 
 impl CacheElement<64> for F16 {
     #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: [&[u8; 64]; ROWS], half: usize, out: &mut Square) {
-        for piece in 0..4 {
-            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
-                let element = 8 * piece + 2 * i;
-                put(simd, simd.halves_to_floats(words), element, half, out);
-                let high = simd.shift_right::<16>(words);
-                put(simd, simd.halves_to_floats(high), element + 1, half, out);
-            }
-        }
+    fn columns<S: Simd, const HALF: usize>(
+        simd: S,
+        rows: [&[u8; 64]; ROWS],
+        to: &mut impl TakeColumn<S>,
+    ) {
+        let numbers = array(|i| &rows[i].as_chunks().0[HALF]);
+        simd.f16_columns::<HALF>(numbers, to);
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, chunk: &[u8; 64]) -> S::Lanes {
+        let halves = chunk.as_chunks().0.first_chunk().expect("a chunk");
+        simd.lanes(|i| simd.load_f16(halves, i))
     }
 }

@@ -3,12 +3,12 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs};
-use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::cache::{CacheAccess, CacheElement, dequantized};
 use super::common::unpack::InRows;
 use super::{ElementType, InvalidKind, Products};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::ROWS;
+use crate::simd::packed::{ROWS, TakeColumn};
 
 /// The descriptor of F32.
 pub(super) const TYPE: ElementType = ElementType {
@@ -46,11 +46,20 @@ impl Block<1> for F32 {
 
 impl CacheElement<128> for F32 {
     #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: [&[u8; 128]; ROWS], half: usize, out: &mut Square) {
-        for piece in 0..8 {
+    fn columns<S: Simd, const HALF: usize>(
+        simd: S,
+        rows: [&[u8; 128]; ROWS],
+        to: &mut impl TakeColumn<S>,
+    ) {
+        for piece in 4 * HALF..4 * HALF + 4 {
             for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
-                put(simd, simd.bits_to_floats(words), 4 * piece + i, half, out);
+                to.take(simd, 4 * piece + i, simd.bits_to_floats(words));
             }
         }
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, chunk: &[u8; 128]) -> S::Lanes {
+        dequantized::<F32, S, 1, 128>(simd, chunk)
     }
 }

@@ -4,14 +4,14 @@ use schemas::gguf::DType;
 
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
-use super::common::cache::{CacheAccess, CacheElement, Square, put};
+use super::common::cache::{CacheAccess, CacheElement, dequantized};
 use super::common::one_pass::{BATCH, before_truncation, halves, max_abs, quants};
 use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, ROWS, each};
+use crate::simd::packed::{Packed, ROWS, TakeColumn, each};
 
 /// The descriptor of Q8_0.
 pub(super) const TYPE: ElementType = ElementType {
@@ -85,24 +85,28 @@ impl Unpack for Q8_0 {
 /// nothing is rounded.
 impl CacheElement<34> for Q8_0 {
     #[inline(always)]
-    fn transpose<S: Simd>(simd: S, rows: [&[u8; 34]; ROWS], half: usize, out: &mut Square) {
+    fn columns<S: Simd, const HALF: usize>(
+        simd: S,
+        rows: [&[u8; 34]; ROWS],
+        to: &mut impl TakeColumn<S>,
+    ) {
         let scales = InRows(rows).halves(simd, 0);
         // Adds 128 to make signed bytes unsigned.
         let sign = simd.splat_word(0x8080_8080);
-        for piece in 0..2 {
-            for (i, words) in InRows(rows)
-                .words(simd, 2 + 16 * piece)
-                .into_iter()
-                .enumerate()
-            {
-                let quants = unpack::bytes(simd, simd.xor(words, sign));
-                for (j, quants) in quants.into_iter().enumerate() {
-                    let element = 16 * piece + 4 * i + j;
-                    let value = simd.mul_floats(scales, unpack::add(simd, quants, -128.0));
-                    put(simd, value, element, half, out);
-                }
+        let words = InRows(rows).words(simd, 2 + 16 * HALF);
+        for (i, words) in words.into_iter().enumerate() {
+            let quants = unpack::bytes(simd, simd.xor(words, sign));
+            for (j, quants) in quants.into_iter().enumerate() {
+                let element = 16 * HALF + 4 * i + j;
+                let value = simd.mul_floats(scales, unpack::add(simd, quants, -128.0));
+                to.take(simd, element, value);
             }
         }
+    }
+
+    #[inline(always)]
+    fn load<S: Simd>(simd: S, chunk: &[u8; 34]) -> S::Lanes {
+        dequantized::<Q8_0, S, 32, 34>(simd, chunk)
     }
 
     fn mark_invalid(x: &[f32], chunk: &mut [u8; 34]) {

@@ -6,6 +6,9 @@
 //! Blocks are added to the state of their span, and spans are joined in order. The order of these
 //! operations does not depend on which queries share a task, or on how the spans of a query are split
 //! between tasks. Keys outside a query's window do not enter its chains.
+//!
+//! A few query heads are multiplied with keys and values in registers while these are decoded. More of them share blocks
+//! that are decoded to memory ([`Square`]).
 
 use std::ops::Range;
 use std::ptr;
@@ -17,12 +20,13 @@ use crate::backend::{AttentionInput, AttentionShape, KeyRows};
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::math::exp;
+use crate::cpu::pool::{Distribution, equal_share};
 use crate::cpu::weight::Weight;
-use crate::cpu::{Cpu, parts};
+use crate::cpu::{Cpu, parts, read_ahead};
 use crate::ops::cache::cpu::Cache;
 use crate::simd::packed::array;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::cache::Square;
+use crate::types::common::cache::{Ahead, FewHeads, LINE, MAX_FUSED_HEADS, Square, WeightedValues};
 
 impl AttentionOp for Cpu {
     fn attention(
@@ -82,12 +86,25 @@ impl AttentionOp for Cpu {
             }));
         }
         let n_key: usize = queries.iter().map(|query| query.keys.len()).sum();
-        let work = 2 * n_key * group_len;
-        self.run(work, &mut all, |task| Attend {
-            shape,
-            k: input.k,
-            v: input.v,
-            task,
+        // Decoding keys and values takes as long as the products with a few heads.
+        let work = 4 * n_key * group_len;
+        let (k, v) = (input.k, input.v);
+        let mut distribution = Distribution::default();
+        if keys.len() <= read_ahead::MAX_ROWS {
+            self.read_order.record(&k.follower, |last| {
+                let shares = (0..self.threads()).map(|i| equal_share(all.len(), i, self.threads()));
+                let starts = shares.map(|share| {
+                    let tasks = all[share].iter();
+                    tasks.flat_map(|task| task.addresses([k, v])).collect()
+                });
+                last.clear();
+                last.extend(starts);
+            });
+            distribution.ahead = Some(arena.alloc_slice_clone(&k.follower.starts()));
+        }
+        self.distribute(work, &mut all, distribution, |task| {
+            let attend = Attend { shape, k, v, task };
+            self.implementation.run(attend);
         });
         let mut joins = Vec::new_in(&arena);
         let mut outs = &mut outs[..];
@@ -111,9 +128,6 @@ const SPAN: usize = 512;
 /// Query heads per task, at least those of one row: each block of keys is decoded once for all of them.
 const TASK_HEADS: usize = 48;
 
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
 /// [`LANES`] elements of a head, or one element of [`LANES`] keys.
 type Chunk = [f32; LANES];
 
@@ -135,12 +149,20 @@ impl Query<'_> {
     }
 }
 
-/// Returns the spans that at least one of the queries attends to. All queries are of one sequence.
+/// Returns the rows from the first to the last one that at least one of the queries attends to. All queries are of one
+/// sequence.
+#[inline(always)]
+fn seen_by(queries: &[Query<'_>]) -> KeyRows {
+    let start = queries.iter().map(|query| query.keys.start).min();
+    let end = queries.iter().map(|query| query.keys.end).max();
+    start.unwrap_or(0)..end.unwrap_or(0)
+}
+
+/// Returns the spans of these rows.
 fn spans(queries: &[Query<'_>]) -> Range<usize> {
-    let first = queries.iter().map(|query| query.keys.start - query.start);
-    let end = queries.iter().map(|query| query.keys.end - query.start);
-    let (first, end) = (first.min().unwrap_or(0), end.max().unwrap_or(0));
-    first / SPAN..end.div_ceil(SPAN).max(first / SPAN + 1)
+    let KeyRows { start, end } = seen_by(queries);
+    let first = (start - queries[0].start) / SPAN;
+    first..(end - queries[0].start).div_ceil(SPAN).max(first + 1)
 }
 
 /// Some spans of keys for some queries of one sequence: the unit of work of a task.
@@ -148,6 +170,21 @@ struct SpanTask<'a> {
     queries: &'a [Query<'a>],
     spans: Range<usize>,
     state: State<'a>,
+}
+
+impl SpanTask<'_> {
+    /// Returns the addresses that the task reads of each cache.
+    fn addresses(&self, caches: [&Cache; 2]) -> [Range<usize>; 2] {
+        let queries = self.queries;
+        let KeyRows { start, end } = seen_by(queries);
+        let first = queries[0].start;
+        let spans = first + self.spans.start * SPAN..first + self.spans.end * SPAN;
+        let rows = start.max(spans.start)..end.min(spans.end);
+        caches.map(|cache| {
+            let bytes = cache.bytes(queries[0].head_kv, rows.clone()).as_ptr_range();
+            bytes.start.addr()..bytes.end.addr()
+        })
+    }
 }
 
 /// Running attention result of some query heads.
@@ -387,27 +424,46 @@ impl Attend<'_, '_> {
         let (Some(first), Some(end)) = (first, end) else {
             return;
         };
-        self.score(simd, block..block + end, scratch);
+        let head_kv = self.task.queries[0].head_kv;
+        let is_fused = scratch.tiles.len() == 1 && scratch.scores.len() <= MAX_FUSED_HEADS;
+        if is_fused {
+            let heads = FewHeads {
+                keys: self.k.chunks(head_kv, block..block + end, 0),
+                q: scratch.q,
+                ahead: self.ahead(self.k, block),
+            };
+            self.k.score(simd, heads, scratch.scores);
+        } else {
+            self.score(simd, block..block + end, scratch);
+        }
         self.weigh(simd, scratch, state);
-        self.add_values(simd, block, first..end, scratch, state);
+        if is_fused && scratch.tiles[0].is_shared {
+            let values = WeightedValues {
+                values: self.v.chunks(head_kv, block + first..block + end, 0),
+                first,
+                weights: scratch.scores,
+                corrections: scratch.corrections,
+                ahead: self.ahead(self.v, block),
+            };
+            self.v.add_values(simd, values, state.sums);
+        } else {
+            self.add_values(simd, block, first..end, scratch, state);
+        }
     }
 
-    /// Returns the bytes of the next block in `n` parts, to be prefetched while `block` is used. Chunks are read with a
-    /// stride, which hardware prefetchers do not follow; and many lines at once would wait for each other.
+    /// Returns the bytes of the block after this one, to be prefetched while it is used: of the next head, if it is the
+    /// last one of this head; its own, if there is none. Chunks are read with a stride, which hardware prefetchers do not
+    /// follow.
     #[inline(always)]
-    fn ahead<'c>(
-        &self,
-        cache: &'c Cache,
-        block: usize,
-        n: usize,
-    ) -> impl Iterator<Item = &'c [u8]> {
-        let queries = self.task.queries;
-        let next = block + LANES;
-        // The last query sees the most keys.
-        let end = queries.last().map_or(0, |query| query.keys.end);
-        let rows = next..end.min(next + LANES).max(next);
-        let bytes = cache.bytes(queries[0].head_kv, rows);
-        bytes.chunks(bytes.len().div_ceil(n).next_multiple_of(LINE).max(LINE))
+    fn ahead<'c>(&self, cache: &'c Cache, block: usize) -> &'c [u8] {
+        let KeyRows { start, end } = seen_by(self.task.queries);
+        let head = self.task.queries[0].head_kv;
+        let (head, next) = match block + LANES {
+            next if next < end => (head, next),
+            _ if head + 1 < self.shape.n_head_kv => (head + 1, start),
+            _ => (head, block),
+        };
+        cache.bytes(head, next..end.min(next + LANES))
     }
 
     /// Computes the dot products of queries and keys.
@@ -417,7 +473,9 @@ impl Attend<'_, '_> {
         let n_heads = scratch.scores.len();
         let n_chunk = scratch.q.len() / n_heads;
         scratch.scores.fill([0.0; LANES]);
-        let mut ahead = self.ahead(self.k, keys.start, n_chunk * scratch.tiles.len());
+        let ahead = self.ahead(self.k, keys.start);
+        let n_line = lines_at_once(ahead, n_chunk * scratch.tiles.len());
+        let mut ahead = Ahead::new(ahead);
         for chunk in 0..n_chunk {
             let Scratch {
                 q,
@@ -428,7 +486,7 @@ impl Attend<'_, '_> {
             } = scratch;
             self.k.transpose(simd, head_kv, keys.clone(), chunk, square);
             for tile in tiles.iter() {
-                simd.prefetch(ahead.next().unwrap_or_default());
+                ahead.prefetch(simd, n_line);
                 if tile.sees_nothing() {
                     continue;
                 }
@@ -510,13 +568,15 @@ impl Attend<'_, '_> {
         } = scratch;
         let head_kv = self.task.queries[0].head_kv;
         let n_chunk = state.sums.len() / weights.len();
-        let mut ahead = self.ahead(self.v, block, n_chunk * tiles.len());
+        let ahead = self.ahead(self.v, block);
+        let n_line = lines_at_once(ahead, n_chunk * tiles.len());
+        let mut ahead = Ahead::new(ahead);
         for chunk in 0..n_chunk {
             let keys = block + rows.start..block + rows.end;
             let values = &mut square.0[rows.clone()];
             self.v.decode(simd, head_kv, keys, chunk, values);
             for tile in tiles.iter() {
-                simd.prefetch(ahead.next().unwrap_or_default());
+                ahead.prefetch(simd, n_line);
                 if tile.sees_nothing() {
                     continue;
                 }
@@ -557,6 +617,12 @@ impl Attend<'_, '_> {
             }
         }
     }
+}
+
+/// Returns how many lines to prefetch `n` times.
+#[inline(always)]
+fn lines_at_once(bytes: &[u8], n: usize) -> usize {
+    bytes.len().div_ceil(LINE).div_ceil(n)
 }
 
 /// Returns the larger number; `b` if `a` is NaN.

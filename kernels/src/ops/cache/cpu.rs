@@ -11,10 +11,13 @@ use crate::backend::{CacheShape, GatheredRows, Largest};
 use crate::cpu::Cpu;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
+use crate::cpu::huge_pages::Bytes;
+use crate::cpu::read_ahead::Follower;
 use crate::simd::dispatch::Implementation;
+use crate::simd::packed::ROWS;
 use crate::simd::{LANES, Simd};
 use crate::types::ElementType;
-use crate::types::common::cache::{CacheAccess, RowChunks, Square};
+use crate::types::common::cache::{CacheAccess, FewHeads, RowChunks, Square, WeightedValues};
 
 impl CacheOp for Cpu {
     fn cache(&self, shape: &CacheShape) -> Cache {
@@ -56,24 +59,30 @@ impl CacheOp for Cpu {
 /// The keys or values of all cells of a layer.
 pub struct Cache {
     shape: CacheShape,
+    head_bytes: usize,
     element_type: &'static ElementType,
     access: &'static CacheAccess,
     implementation: Implementation,
     /// `(n_head, n_rows)`, each entry the bytes of one head.
-    memory: Buffer,
+    memory: Bytes,
+    /// The addresses that are read after this cache.
+    pub(crate) follower: Follower,
 }
 
 impl Cache {
     /// A cache with all bits set, which is NaN in every type.
     pub(crate) fn new(cpu: &Cpu, shape: &CacheShape) -> Cache {
-        let bytes = shape.n_rows * shape.n_head * shape.head_bytes();
+        // Sixteen rows are read at once, with those behind the last one.
+        let n_rows = shape.n_rows * shape.n_head + ROWS - 1;
         let (element_type, access) = shape.element.descriptor();
         Cache {
             shape: *shape,
+            head_bytes: shape.head_bytes(),
             element_type,
             access,
             implementation: cpu.implementation,
-            memory: Buffer::new(bytes.div_ceil(size_of::<f32>())),
+            follower: Follower::default(),
+            memory: cpu.cache_pages.take_ones(n_rows * shape.head_bytes()),
         }
     }
 
@@ -84,14 +93,15 @@ impl Cache {
             return &[];
         }
         let places = self.place(head, rows.start).start..self.place(head, rows.end - 1).end;
-        &self.memory.as_bytes()[places]
+        &self.memory[places]
     }
 
     /// Byte range of one head of a row.
+    #[inline(always)]
     fn place(&self, head: usize, row: usize) -> Range<usize> {
         let CacheShape { n_rows, n_head, .. } = self.shape;
         assert!(row < n_rows && head < n_head, "a row and head of the cache");
-        let len = self.shape.head_bytes();
+        let len = self.head_bytes;
         let start = (head * n_rows + row) * len;
         start..start + len
     }
@@ -110,7 +120,7 @@ impl Cache {
         for ((row, head), src) in places.zip(heads) {
             padded[..head_dim].copy_from_slice(src);
             let place = self.place(head, row);
-            let bytes = &mut self.memory.as_bytes_mut()[place];
+            let bytes = &mut self.memory[place];
             (self.element_type.codec.quantize)(self.implementation, padded, None, bytes);
             (self.access.mark_invalid)(padded, bytes);
         }
@@ -123,7 +133,7 @@ impl Cache {
         for head in 0..n_head {
             let (first, to) = (self.place(head, from), self.place(head, to).start);
             let rows = first.start..first.start + n * first.len();
-            self.memory.as_bytes_mut().copy_within(rows, to);
+            self.memory.copy_within(rows, to);
         }
     }
 
@@ -134,7 +144,7 @@ impl Cache {
         }
         let first = self.place(0, to).start;
         let bytes = from.bytes(0, rows);
-        self.memory.as_bytes_mut()[first..first + bytes.len()].copy_from_slice(bytes);
+        self.memory[first..first + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Decodes one chunk of a head for up to 32 rows, transposed: element `i` of row `j` is at `[i][j]`.
@@ -164,12 +174,31 @@ impl Cache {
         (self.access.decode)(simd.implementation(), self.chunks(head, rows, chunk), out);
     }
 
-    /// Returns one chunk of a head in some rows.
+    /// Computes the dot products of few query heads and keys, which are rows of this cache.
     #[inline(always)]
-    fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
+    pub(crate) fn score<S: Simd>(&self, simd: S, heads: FewHeads<'_>, scores: &mut [[f32; LANES]]) {
+        (self.access.score)(simd.implementation(), heads, scores);
+    }
+
+    /// Adds weighted values, which are rows of this cache, to the sums of few query heads.
+    #[inline(always)]
+    pub(crate) fn add_values<S: Simd>(
+        &self,
+        simd: S,
+        values: WeightedValues<'_>,
+        sums: &mut [[f32; LANES]],
+    ) {
+        (self.access.add_values)(simd.implementation(), values, sums);
+    }
+
+    /// Returns one chunk of a head in some rows, at least one.
+    #[inline(always)]
+    pub(crate) fn chunks(&self, head: usize, rows: Range<usize>, chunk: usize) -> RowChunks<'_> {
+        let start = self.place(head, rows.start).start;
+        let n_read = rows.len().next_multiple_of(ROWS);
         RowChunks {
             n_rows: rows.len(),
-            bytes: self.bytes(head, rows),
+            bytes: &self.memory[start..][..n_read * self.head_bytes],
             n_chunk: self.shape.head_dim.div_ceil(LANES),
             chunk,
         }

@@ -18,7 +18,7 @@ use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::pool::Distribution;
 use crate::cpu::prefetch::Streamed;
-use crate::cpu::read_ahead;
+use crate::cpu::read_ahead::{self, Start};
 use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, Layout, parts};
@@ -172,10 +172,13 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator
     let work = terms.iter().map(Term::work).sum();
     let (tasks, shares) = split(cpu, &arena, terms, work);
     let ahead = match place {
-        Place::Fixed if n <= MAX_STREAMED_ROWS => {
-            cpu.product_order
-                .record(&first.follower, || starts(&tasks, &shares));
-            first.follower.starts()
+        Place::Fixed if n <= read_ahead::MAX_ROWS => {
+            cpu.read_order.record(&first.follower, |last| {
+                if last.is_empty() {
+                    last.extend(starts(&tasks, &shares));
+                }
+            });
+            Some(&*arena.alloc_slice_clone(&first.follower.starts()))
         }
         _ => None,
     };
@@ -187,9 +190,6 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator
         cpu.distribute(work, tasks, distribution, |task| task.run(cpu, prefetch));
     });
 }
-
-/// Activation rows up to which products wait for memory more than for arithmetic.
-const MAX_STREAMED_ROWS: usize = 8;
 
 /// Some weight rows of a product.
 struct Task<'a> {
@@ -245,13 +245,12 @@ fn split<'a, 'b>(
     (tasks, shares)
 }
 
-/// Returns the addresses that each thread reads first.
-fn starts(tasks: &[Task<'_>], shares: &[Range<usize>]) -> Box<[Range<usize>]> {
-    let addresses = shares.iter().map(|share| {
+/// Returns what each thread reads first.
+fn starts(tasks: &[Task<'_>], shares: &[Range<usize>]) -> impl Iterator<Item = Start> {
+    shares.iter().map(|share| {
         let first = tasks[share.clone()].first();
-        first.map_or(0..0, |task| task.addresses(read_ahead::MAX_BYTES))
-    });
-    addresses.collect()
+        first.map(Task::addresses).into_iter().collect()
+    })
 }
 
 impl Task<'_> {
@@ -275,10 +274,10 @@ impl Task<'_> {
         }
     }
 
-    /// Returns the addresses of the first bytes that are read of the weight, at most `max`.
-    fn addresses(&self, max: usize) -> Range<usize> {
+    /// Returns the addresses of the weight from the first row on.
+    fn addresses(&self) -> Range<usize> {
         match self.w.panels() {
-            Some(panels) => panels.addresses(self.first, max),
+            Some(panels) => panels.addresses(self.first),
             None => 0..0,
         }
     }
@@ -488,11 +487,11 @@ mod tests {
         });
         let (x, mut out) = (cpu.buffer(N_COLS), cpu.buffer(N_ROWS));
         cpu.matmul(&first, &x, 1, &mut out);
-        assert_eq!(first.follower.starts(), None);
+        assert_eq!(*first.follower.starts(), []);
         cpu.matmul(&second, &x, 1, &mut out);
         let panels = second.panels().expect("repacked by its product");
-        let starts = [0, N_ROWS / 2].map(|row| panels.addresses(row, read_ahead::MAX_BYTES));
-        assert_eq!(first.follower.starts(), Some(&starts[..]));
+        let starts = [0, N_ROWS / 2].map(|row| Start::from_iter(Some(panels.addresses(row))));
+        assert_eq!(*first.follower.starts(), starts);
     }
 
     #[test]

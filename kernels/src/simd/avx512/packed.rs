@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Avx512;
-use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, WordBytes};
+use crate::simd::packed::{Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, array};
 
 /// Loads sixteen bytes of each of four rows.
 #[inline(always)]
@@ -182,6 +182,55 @@ impl Packed for Avx512 {
     fn halves_to_floats(self, words: __m512i) -> __m512 {
         // SAFETY: the instructions are available.
         unsafe { _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)) }
+    }
+
+    /// Conversions of halves of words would take three shuffles each.
+    #[inline(always)]
+    fn f16_columns<const HALF: usize>(
+        self,
+        numbers: [&[u8; 32]; ROWS],
+        to: &mut impl TakeColumn<Self>,
+    ) {
+        // Numbers 0 to 7 of rows `i` and `i + 8`, then numbers 8 to 15.
+        let rows: [__m512i; 8] = array(|i| {
+            let [a, b] = [i, i + 8].map(|row| numbers[row].as_chunks().0);
+            four_rows(self, [&a[0], &b[0], &a[1], &b[1]])
+        });
+        // SAFETY: the instructions are available.
+        let columns = unsafe {
+            // Pairs of rows, then four of them, then eight: in each, two more numbers of half as many registers.
+            let pairs: [[__m512i; 2]; 4] = array(|i| {
+                let (a, b) = (rows[2 * i], rows[2 * i + 1]);
+                [_mm512_unpacklo_epi16(a, b), _mm512_unpackhi_epi16(a, b)]
+            });
+            let fours: [[__m512i; 4]; 2] = array(|i| {
+                let ([a, b], [c, d]) = (pairs[2 * i], pairs[2 * i + 1]);
+                [
+                    _mm512_unpacklo_epi32(a, c),
+                    _mm512_unpackhi_epi32(a, c),
+                    _mm512_unpacklo_epi32(b, d),
+                    _mm512_unpackhi_epi32(b, d),
+                ]
+            });
+            let [a, b] = fours;
+            let eights: [[__m512i; 2]; 4] = array(|i| {
+                [
+                    _mm512_unpacklo_epi64(a[i], b[i]),
+                    _mm512_unpackhi_epi64(a[i], b[i]),
+                ]
+            });
+            eights
+        };
+        for (i, &column) in columns.as_flattened().iter().enumerate() {
+            // SAFETY: the instructions are available.
+            let rows = unsafe { _mm512_cvtph_ps(_mm512_castsi512_si256(column)) };
+            to.take(self, 16 * HALF + i, rows);
+        }
+        for (i, &column) in columns.as_flattened().iter().enumerate() {
+            // SAFETY: the instructions are available.
+            let rows = unsafe { _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(column)) };
+            to.take(self, 16 * HALF + 8 + i, rows);
+        }
     }
 
     #[inline(always)]
