@@ -63,6 +63,19 @@ impl Largest {
             value: row[index],
         }
     }
+
+    /// Returns the largest element of a row from those of its parts, which have `len` elements each, except the last.
+    pub(crate) fn of_parts(parts: &[Largest], len: usize) -> Largest {
+        let parts = parts.iter().enumerate().map(|(i, part)| Largest {
+            index: (i * len) as u32 + part.index,
+            value: part.value,
+        });
+        let larger = |a: Largest, b: Largest| match rank(b.value) > rank(a.value) {
+            true => b,
+            false => a,
+        };
+        parts.reduce(larger).expect("a row that is not empty")
+    }
 }
 
 /// Maps a number to an integer of the same order.
