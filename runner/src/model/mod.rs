@@ -33,10 +33,12 @@ mod step35;
 mod streams;
 mod weights;
 
+use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
 use kernels::backend::{Backend, Columns};
+use kernels::cpu::Cpu;
 use schemas::arch::{BlockDraft, Hparams, LayerKind};
 
 use crate::batch::{Embedding, NO_TOKEN};
@@ -64,9 +66,24 @@ use weights::Weights;
 
 type LoadLayer<B> = fn(&mut Weights<'_, B>) -> Result<Box<dyn Layer<B>>, ModelError>;
 
-/// Returns the loader of an architecture's layers; an architecture that is not in this list cannot be
-/// run.
+/// Returns the loader of an architecture's layers.
 fn layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
+    let on_cpu: &dyn Any = &cpu_layer_loader(arch);
+    match on_cpu.downcast_ref() {
+        Some(loader) => *loader,
+        None => listed_layer_loader(arch),
+    }
+}
+
+/// [`listed_layer_loader`] of the CPU. Generic code is compiled where the backend is named, which programs do; they are not
+/// optimized in the profile `release`.
+#[inline(never)]
+fn cpu_layer_loader(arch: &str) -> Option<LoadLayer<Cpu>> {
+    listed_layer_loader(arch)
+}
+
+/// Returns the loader of an architecture in this list; others cannot be run.
+fn listed_layer_loader<B: Backend>(arch: &str) -> Option<LoadLayer<B>> {
     match arch {
         "deepseek2" => Some(deepseek2::load),
         "deepseek4" => Some(deepseek4::load),
