@@ -1,7 +1,7 @@
 //! Cost of a pass by its width, which decides whether drafting pays.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kernels::backend::{Backend, Readers};
 use runner::batch::{Batch, Outputs};
@@ -18,6 +18,9 @@ use crate::error::Error;
 
 /// Seconds after which prefill is not timed again.
 const LONG_PREFILL: f64 = 20.0;
+
+/// Time to fill the CPU's caches before passes are timed.
+const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Sizes of a measurement.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +83,7 @@ pub fn bench<B: Backend>(
     choose_prefetch_distance(&mut context, backend, rest[0]);
     // Measured before and after, because the machine may have become slower meanwhile.
     let before = backend.read_rate(Readers::All);
+    warm_up(&mut context, rest[0]);
     let widths = width_costs(&mut context, rest, n_rounds);
     let read_rate = before.into_iter().chain(backend.read_rate(Readers::All));
     let read_rate = read_rate.max_by(f64::total_cmp);
@@ -118,6 +122,15 @@ fn choose_prefetch_distance<B: Backend>(context: &mut Context<B>, backend: &B, t
         if backend.prefetch_distance().is_some() {
             break;
         }
+        pass(context, start as usize, &[token], Outputs::All);
+        context.truncate(0, start);
+    }
+}
+
+/// Decodes for a while, so that the CPU's caches hold what they hold within a text. Small models fit in them.
+fn warm_up<B: Backend>(context: &mut Context<B>, token: u32) {
+    let (start, started) = (context.len(0), Instant::now());
+    while started.elapsed() < WARM_UP {
         pass(context, start as usize, &[token], Outputs::All);
         context.truncate(0, start);
     }
