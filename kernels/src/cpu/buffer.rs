@@ -3,11 +3,9 @@
 use std::ops::{Deref, DerefMut};
 
 use super::huge_pages;
+use crate::simd::LINE;
 
-/// Bytes of a cache line. If rows are whole lines, no vector load crosses two of them.
-const LINE: usize = 64;
-
-/// Elements in host memory, aligned to a cache line.
+/// Elements in host memory, aligned to a cache line: if rows are whole lines, no vector load crosses two of them.
 #[derive(Debug)]
 pub struct Buffer {
     /// Longer by one cache line, so that `start` can be aligned.

@@ -8,6 +8,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use crate::simd::LINE;
+
 /// Activation rows up to which operations wait for memory more than for arithmetic.
 pub(crate) const MAX_ROWS: usize = 8;
 
@@ -19,9 +21,6 @@ const MAX_RANGES: usize = 8;
 
 /// Cache lines that are prefetched before a thread looks for work again.
 const LINES_AT_ONCE: usize = 8;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Addresses that a thread reads first in an operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -37,6 +37,9 @@ use packed::{Packed, array};
 /// Lanes of a reduction, and elements of the smallest quantized block.
 pub(crate) const LANES: usize = 32;
 
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
 /// The operations of one instruction set.
 ///
 /// A value of an implementing type proves that the CPU has the instructions. Operations on chunks of 32

@@ -25,8 +25,8 @@ use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, parts, read_ahead};
 use crate::ops::cache::cpu::Cache;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::cache::{Ahead, FewHeads, LINE, MAX_FUSED_HEADS, Square, WeightedValues};
+use crate::simd::{Kernel, LANES, LINE, Simd};
+use crate::types::common::cache::{Ahead, FewHeads, MAX_FUSED_HEADS, Square, WeightedValues};
 
 impl AttentionOp for Cpu {
     fn attention(

@@ -72,7 +72,7 @@ pub struct Cache {
 impl Cache {
     /// A cache with all bits set, which is NaN in every type.
     pub(crate) fn new(cpu: &Cpu, shape: &CacheShape) -> Cache {
-        // Sixteen rows are read at once, with those behind the last one.
+        // Reads of sixteen rows may go past the last one.
         let n_rows = shape.n_rows * shape.n_head + ROWS - 1;
         let (element_type, access) = shape.element.descriptor();
         Cache {
@@ -207,9 +207,16 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use schemas::gguf::DType;
+
     use super::*;
-    use crate::backend::CacheType;
+    use crate::backend::{
+        AttentionInput, AttentionOp, AttentionShape, Backend, CacheType, MatmulOp, WeightData,
+    };
     use crate::cpu::CpuConfig;
+    use crate::cpu::read_ahead::Start;
     use crate::simd::portable::Portable;
 
     /// Decodes a row with one head, both transposed and not.
@@ -249,5 +256,57 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn caches_are_read_ahead() {
+        const DIM: usize = 32;
+        const N_KEY: usize = 5;
+        let config = CpuConfig {
+            threads: 2,
+            ..CpuConfig::default()
+        };
+        let cpu = Cpu::new(config).expect("threads");
+        let weight = WeightData {
+            dtype: DType::F32,
+            n_rows: DIM,
+            n_cols: DIM,
+            bytes: Arc::new(vec![0; 4 * DIM * DIM]),
+        };
+        let weight = cpu.load(weight).expect("a type with products");
+        let element = CacheType::all().next().expect("a type");
+        let [k, v] = [(); 2].map(|()| {
+            cpu.cache(&CacheShape {
+                n_rows: N_KEY,
+                n_head: 2,
+                head_dim: DIM,
+                element,
+            })
+        });
+        let shape = AttentionShape {
+            n_head: 2,
+            n_head_kv: 2,
+            head_dim: DIM,
+            scale: 1.0,
+            window: None,
+        };
+        let (x, mut out) = (cpu.buffer(2 * DIM), cpu.buffer(2 * DIM));
+        let input = AttentionInput {
+            q: &x,
+            k: &k,
+            v: &v,
+            sinks: None,
+        };
+        cpu.matmul(&weight, &x, 1, &mut out);
+        cpu.attention(&shape, input, &vec![0..N_KEY; 1], &mut out);
+        let starts = [0, 1].map(|head| {
+            Start::from_iter([&k, &v].map(|cache| {
+                let bytes = cache.bytes(head, 0..N_KEY).as_ptr_range();
+                bytes.start.addr()..bytes.end.addr()
+            }))
+        });
+        assert_eq!(*weight.follower.starts(), starts, "a head for each thread");
+        cpu.matmul(&weight, &x, 1, &mut out);
+        assert_eq!(k.follower.starts().len(), 2, "the weight, by thread");
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::block::{Block, blocks};
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::{Packed, ROWS, TakeColumn, array};
-use crate::simd::{KernelInto, LANES, Simd};
+use crate::simd::{KernelInto, LANES, LINE, Simd};
 
 /// 32 elements of each of 32 rows, row-major or transposed.
 #[derive(Clone, Copy)]
@@ -138,9 +138,6 @@ pub(crate) struct WeightedValues<'a> {
     /// Bytes to prefetch.
     pub(crate) ahead: &'a [u8],
 }
-
-/// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
 
 /// Memory that is needed next. Its lines are prefetched one by one between computations: many at once would wait for
 /// each other.
