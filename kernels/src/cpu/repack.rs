@@ -116,6 +116,11 @@ impl Geometry {
         (self.n_loose() > 0) as usize
     }
 
+    /// Maximum number of cache lines of a block.
+    pub(crate) const fn max_lines(self) -> usize {
+        self.loose_lines() + self.n_words()
+    }
+
     /// Cache lines before block `i` of a panel. For `i` inside a group of blocks that share a line of loose
     /// bytes, that line is counted.
     #[inline(always)]
@@ -135,37 +140,46 @@ impl Geometry {
 }
 
 /// Interleaved blocks: the word of all rows that is read first, then that which is read second, and so on.
-///
-/// With `PREFETCH`, reading a line prefetches the one `distance` lines after it. One at a time: several at once
-/// would occupy the buffers that loads from the L2 cache need.
-pub(crate) struct Interleaved<'a, T, const PREFETCH: bool> {
+pub(crate) struct Interleaved<'a, T> {
     /// Bytes that are in no word, row by row.
     loose: &'a [u8],
     words: &'a [Line],
-    distance: usize,
+    /// Distance at which loading a line prefetches another, in cache lines.
+    ahead: Option<usize>,
     of: PhantomData<T>,
 }
 
 // Derived, these would require them of `T`.
-impl<T, const PREFETCH: bool> Clone for Interleaved<'_, T, PREFETCH> {
+impl<T> Clone for Interleaved<'_, T> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T, const PREFETCH: bool> Copy for Interleaved<'_, T, PREFETCH> {}
+impl<T> Copy for Interleaved<'_, T> {}
 
-impl<T, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
+impl<T: Unpack> Interleaved<'_, T> {
+    /// The same block, whose loads prefetch the lines `distance` after theirs.
+    #[inline(always)]
+    pub(crate) fn prefetching(self, distance: usize) -> Self {
+        let ahead = Some(distance);
+        Interleaved { ahead, ..self }
+    }
+
     #[inline(always)]
     fn prefetch_after<W: Packed>(self, simd: W, line: *const Line) {
-        if PREFETCH {
-            simd.prefetch_early(line.wrapping_add(self.distance).cast());
+        if let Some(distance) = self.ahead {
+            simd.prefetch_early(line.wrapping_add(distance).cast());
         }
     }
-}
 
-impl<T: Unpack, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
+    /// Returns the address of the line `n` after that of the first word, which may be of a later panel.
+    #[inline(always)]
+    pub(crate) fn address(self, n: usize) -> *const Line {
+        self.words.as_ptr().wrapping_add(n)
+    }
+
     /// Returns the line of the word at `at`.
     #[inline(always)]
     fn line(at: usize) -> usize {
@@ -186,7 +200,7 @@ impl<T: Unpack, const PREFETCH: bool> Interleaved<'_, T, PREFETCH> {
     }
 }
 
-impl<T: Unpack, const PREFETCH: bool> Blocks for Interleaved<'_, T, PREFETCH> {
+impl<T: Unpack> Blocks for Interleaved<'_, T> {
     #[inline(always)]
     fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
         // One lookup: orders do not separate the words of sixteen bytes.
@@ -341,8 +355,7 @@ impl<'a> Panel<'a> {
         self.lines.len()
     }
 
-    /// Returns the loose bytes of one block of each row, and the words from its first to the last of the panel. With a
-    /// known length there would be no bounds checks, and the compiler would issue all prefetches after all loads.
+    /// Returns the loose bytes of one block of each row, and the words from its first to the last of the panel.
     #[inline(always)]
     fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {
         let (line, at, words) = geometry.place(i);
@@ -355,22 +368,12 @@ impl<'a> Panel<'a> {
 
     /// Returns one block of each row.
     #[inline(always)]
-    pub(crate) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T, false> {
-        self.prefetching(i, 0)
-    }
-
-    /// Returns one block of each row, which prefetches the lines `distance` after it.
-    #[inline(always)]
-    pub(crate) fn prefetching<T: Unpack, const PREFETCH: bool>(
-        self,
-        i: usize,
-        distance: usize,
-    ) -> Interleaved<'a, T, PREFETCH> {
+    pub(crate) fn block<T: Unpack>(self, i: usize) -> Interleaved<'a, T> {
         let (loose, words) = self.parts(const { Geometry::of::<T>() }, i);
         Interleaved {
             loose,
             words,
-            distance,
+            ahead: None,
             of: PhantomData,
         }
     }

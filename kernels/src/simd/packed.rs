@@ -4,6 +4,8 @@
 //! quants are integer sums, exact in any order, and the few `f32` operations are rounded as in IEEE 754:
 //! all instruction sets give the same bits.
 
+use std::ptr;
+
 use super::LANES;
 
 /// Rows that are multiplied together.
@@ -16,7 +18,7 @@ pub(crate) const MAX_PARTS: usize = 2;
 pub(crate) const MAX_FUSED: usize = 4;
 
 /// Passes over a panel, each with up to [`MAX_FUSED`] activation rows, that take less time than unpacking to tiles.
-const FUSED_PASSES: usize = 4;
+pub(crate) const MAX_PASSES: usize = 4;
 
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];
@@ -121,6 +123,42 @@ pub(crate) trait TakeColumn<W: Packed> {
     fn take(&mut self, simd: W, element: usize, rows: W::Floats);
 }
 
+/// Consecutive cache lines to prefetch between the products of four words.
+#[derive(Clone, Copy)]
+pub(crate) struct LinesBetween {
+    pub(crate) first: *const u8,
+    /// Number of lines after each word, at most [`LinesBetween::MAX_COUNT`].
+    pub(crate) counts: [usize; 4],
+}
+
+impl LinesBetween {
+    pub(crate) const MAX_COUNT: usize = 2;
+
+    pub(crate) const NONE: LinesBetween = LinesBetween {
+        first: ptr::null(),
+        counts: [0; 4],
+    };
+
+    /// Prefetches the lines of one word.
+    #[inline(always)]
+    pub(crate) fn prefetch<W: Packed>(self, simd: W, word: usize) {
+        let before = match word {
+            0 => 0,
+            1 => self.counts[0],
+            2 => self.counts[0] + self.counts[1],
+            _ => self.counts[0] + self.counts[1] + self.counts[2],
+        };
+        let line = self.first.wrapping_add(64 * before);
+        // Not a loop, which might not be unrolled.
+        if self.counts[word] > 0 {
+            simd.prefetch_early(line);
+        }
+        if self.counts[word] > 1 {
+            simd.prefetch_early(line.wrapping_add(64));
+        }
+    }
+}
+
 /// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Packed: Copy {
     /// A 32-bit integer, or four bytes, per row.
@@ -145,9 +183,11 @@ pub(crate) trait Packed: Copy {
     /// Activation rows up to which products unpack weights in registers. With more than one pass of [`Packed::FUSED`]
     /// rows, tiles are faster where a register has only a part of the rows.
     const FUSED_ROWS: usize = match Self::PARTS == 1 && Self::FUSED == MAX_FUSED {
-        true => FUSED_PASSES * MAX_FUSED,
+        true => MAX_PASSES * MAX_FUSED,
         false => Self::FUSED,
     };
+    /// Whether [`Packed::add_products_between`] prefetches.
+    const SPREADS_PREFETCHES: bool = false;
     /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;
 
@@ -198,6 +238,19 @@ pub(crate) trait Packed: Copy {
         quants: [Self::Words; 4],
         x: [u32; 4],
     ) -> Self::Words;
+
+    /// [`Packed::add_products`] that prefetches lines meanwhile, if the instruction set has
+    /// [`Packed::SPREADS_PREFETCHES`].
+    #[inline(always)]
+    fn add_products_between<const BITS: u32>(
+        self,
+        sums: Self::Words,
+        quants: [Self::Words; 4],
+        x: [u32; 4],
+        _lines: LinesBetween,
+    ) -> Self::Words {
+        self.add_products::<BITS>(sums, quants, x)
+    }
 
     /// Returns the sums of products of `N` words, 4 or 8, of each of `P` tiles with those of each of `C` activation
     /// rows: the words of part `part`. Like [`Packed::add_products`], but quants are those of [`Packed::TILES`].

@@ -8,7 +8,7 @@
 
 use std::marker::PhantomData;
 
-use super::cpu_fused;
+use super::cpu_fused::{self, Distances};
 use super::cpu_tiled::{Groups, Scratch};
 use crate::cpu::activation::{Activations, GROUP, Quantized};
 use crate::cpu::arena::Arena;
@@ -89,14 +89,11 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             let mut scales = [TileScales::ZERO; MAX_TILES];
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let [panel] = panels.panels(simd, [first + done], 0);
-                for (first_x, x) in x.parts(GROUP) {
-                    // The first pass brings the panel into the caches, so the others prefetch the next one.
-                    let distance = match first_x {
-                        0 => prefetch,
-                        _ => panel.len(),
-                    };
+                let n_pass = n.div_ceil(GROUP);
+                for (pass, (first_x, x)) in x.parts(GROUP).enumerate() {
+                    let ahead = Distances::of_pass(pass, n_pass, prefetch, panel.len());
                     let sums =
-                        cpu_fused::multiply::<S, T>(simd, panel, distance, x, n_tile, &mut scales);
+                        cpu_fused::multiply::<S, T>(simd, panel, ahead, x, n_tile, &mut scales);
                     for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
                         store(simd, &mut out, first_x + i, done, sums);
                     }

@@ -1,9 +1,12 @@
 //! AVX-512: sixteen rows in one 512-bit register.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::Avx512;
-use crate::simd::packed::{Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, array};
+use crate::simd::packed::{
+    LinesBetween, Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, array,
+};
 
 /// Loads sixteen bytes of each of four rows.
 #[inline(always)]
@@ -18,6 +21,20 @@ fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
     }
 }
 
+/// Makes the compiler compute words here, after the statements before it.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn in_register(words: &mut __m512i) {
+    // SAFETY: there is no instruction.
+    unsafe {
+        asm!(
+            "/* {0} */",
+            inout(zmm_reg) * words,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+}
+
 // "The instructions are available": self proves it.
 impl Packed for Avx512 {
     type Words = __m512i;
@@ -26,6 +43,7 @@ impl Packed for Avx512 {
     const SUMS: usize = 8;
     const PANELS: usize = 2;
     const FUSED: usize = 4;
+    const SPREADS_PREFETCHES: bool = true;
     const TILES: TileEncoding = TileEncoding::Signed;
 
     #[inline(always)]
@@ -144,6 +162,27 @@ impl Packed for Avx512 {
         for (quants, x) in quants.into_iter().zip(x) {
             // SAFETY: the instructions are available.
             sums = unsafe { _mm512_dpbusd_epi32(sums, quants, _mm512_set1_epi32(x as i32)) };
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn add_products_between<const BITS: u32>(
+        self,
+        mut sums: __m512i,
+        quants: [__m512i; 4],
+        x: [u32; 4],
+        lines: LinesBetween,
+    ) -> __m512i {
+        for word in 0..4 {
+            // SAFETY: the instructions are available.
+            unsafe {
+                sums = _mm512_dpbusd_epi32(sums, quants[word], _mm512_set1_epi32(x[word] as i32));
+                if lines.counts[word] > 0 {
+                    lines.prefetch(self, word);
+                    in_register(&mut sums);
+                }
+            }
         }
         sums
     }
