@@ -28,8 +28,12 @@ static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
     let Ok(names) = std::env::var("TYPES") else {
         return ALL_TYPES.to_vec();
     };
-    let named = |dtype: &DType| names.split(',').any(|name| name == dtype.to_string());
-    ALL_TYPES.into_iter().filter(named).collect()
+    let named = |name: &str| {
+        let mut types = ALL_TYPES.into_iter();
+        let found = types.find(|dtype| name == dtype.to_string());
+        found.unwrap_or_else(|| panic!("TYPES: {name} is none of {ALL_TYPES:?}"))
+    };
+    names.split(',').map(named).collect()
 });
 const ALL_TYPES: [DType; 13] = [
     DType::BF16,

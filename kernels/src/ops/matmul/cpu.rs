@@ -201,6 +201,35 @@ struct Task<'a> {
     out: ColumnsMut<'a>,
 }
 
+/// Tasks of products.
+struct Tasks<'a, 'b> {
+    tasks: Vec<'b, Task<'a>>,
+    /// The tasks that each thread begins with, so far.
+    shares: Vec<'b, Range<usize>>,
+    n_share: usize,
+    /// Work of a share.
+    share_work: usize,
+    /// Work of all tasks so far.
+    work: usize,
+}
+
+impl Tasks<'_, '_> {
+    /// Rows that fit the current share, whole tasks. The last one has room for everything that is left.
+    fn rows_left(&self, row_work: usize) -> usize {
+        let n = self.shares.len() + 1;
+        if n >= self.n_share {
+            return usize::MAX;
+        }
+        let work = (n * self.share_work).saturating_sub(self.work);
+        (work / row_work + TASK_ROWS / 2) / TASK_ROWS * TASK_ROWS
+    }
+
+    fn end_share(&mut self) {
+        let start = self.shares.last().map_or(0, |share| share.end);
+        self.shares.push(start..self.tasks.len());
+    }
+}
+
 /// Splits products into tasks, and returns with them those that each thread begins with: about the same work.
 fn split<'a, 'b>(
     cpu: &Cpu,
@@ -208,41 +237,39 @@ fn split<'a, 'b>(
     terms: Vec<'_, Term<'a>>,
     work: usize,
 ) -> (Vec<'b, Task<'a>>, Vec<'b, Range<usize>>) {
-    let share_work = work.div_ceil(cpu.threads());
+    let n_share = cpu.threads();
+    let share_work = work.div_ceil(n_share);
     // Large products use several tasks per thread, so that others can take those of an interrupted thread.
     let task_work = share_work.div_ceil((share_work / TASK_WORK).clamp(1, 8));
-    let mut tasks = Vec::new_in(arena);
-    let mut shares = Vec::with_capacity_in(cpu.threads(), arena);
-    let (mut start, mut done) = (0, 0);
+    let mut all = Tasks {
+        tasks: Vec::new_in(arena),
+        shares: Vec::with_capacity_in(n_share, arena),
+        n_share,
+        share_work,
+        work: 0,
+    };
     for term in terms {
         let row_work = (term.work() / term.w.n_rows).max(1);
         let max_rows = task_work.div_ceil(row_work).next_multiple_of(TASK_ROWS);
         let Term { x, w, out } = term;
         let mut rest = ColumnsMut::whole(out, w.n_rows);
         while rest.n_cols() > 0 {
-            let mut n_row = rest.n_cols().min(max_rows);
-            // The last thread begins with everything that is left.
-            if shares.len() + 1 < cpu.threads() {
-                let left = ((shares.len() + 1) * share_work).saturating_sub(done);
-                let left = (left / row_work + TASK_ROWS / 2) / TASK_ROWS * TASK_ROWS;
-                if left == 0 {
-                    shares.push(start..tasks.len());
-                    start = tasks.len();
-                    continue;
-                }
-                n_row = n_row.min(left);
+            let n_row = rest.n_cols().min(max_rows).min(all.rows_left(row_work));
+            if n_row == 0 {
+                all.end_share();
+                continue;
             }
             let first = w.n_rows - rest.n_cols();
             let (out, later) = rest.split_at(n_row);
-            tasks.push(Task { x, w, first, out });
-            (rest, done) = (later, done + n_row * row_work);
+            all.tasks.push(Task { x, w, first, out });
+            all.work += n_row * row_work;
+            rest = later;
         }
     }
-    while shares.len() < cpu.threads() {
-        shares.push(start..tasks.len());
-        start = tasks.len();
+    while all.shares.len() < n_share {
+        all.end_share();
     }
-    (tasks, shares)
+    (all.tasks, all.shares)
 }
 
 /// Returns what each thread reads first.
