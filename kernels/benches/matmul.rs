@@ -31,7 +31,7 @@ static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
     let named = |name: &str| {
         let mut types = ALL_TYPES.into_iter();
         let found = types.find(|dtype| name == dtype.to_string());
-        found.unwrap_or_else(|| panic!("TYPES: {name} is none of {ALL_TYPES:?}"))
+        found.unwrap_or_else(|| panic!("TYPES: unknown type {name}, expected one of {ALL_TYPES:?}"))
     };
     names.split(',').map(named).collect()
 });

@@ -116,7 +116,7 @@ impl Geometry {
         (self.n_loose() > 0) as usize
     }
 
-    /// Maximum number of cache lines of a block.
+    /// Returns the maximum number of cache lines of a block.
     pub(crate) const fn max_lines(self) -> usize {
         self.loose_lines() + self.n_words()
     }
@@ -145,7 +145,7 @@ pub(crate) struct Interleaved<'a, T> {
     loose: &'a [u8],
     words: &'a [Line],
     /// Distance at which loading a line prefetches another, in cache lines.
-    ahead: Option<usize>,
+    prefetch_distance: Option<usize>,
     of: PhantomData<T>,
 }
 
@@ -160,16 +160,18 @@ impl<T> Clone for Interleaved<'_, T> {
 impl<T> Copy for Interleaved<'_, T> {}
 
 impl<T: Unpack> Interleaved<'_, T> {
-    /// The same block, whose loads prefetch the lines `distance` after theirs.
+    /// Returns the same block, whose loads prefetch the lines `distance` after theirs.
     #[inline(always)]
     pub(crate) fn prefetching(self, distance: usize) -> Self {
-        let ahead = Some(distance);
-        Interleaved { ahead, ..self }
+        Interleaved {
+            prefetch_distance: Some(distance),
+            ..self
+        }
     }
 
     #[inline(always)]
     fn prefetch_after<W: Packed>(self, simd: W, line: *const Line) {
-        if let Some(distance) = self.ahead {
+        if let Some(distance) = self.prefetch_distance {
             simd.prefetch_early(line.wrapping_add(distance).cast());
         }
     }
@@ -355,7 +357,8 @@ impl<'a> Panel<'a> {
         self.lines.len()
     }
 
-    /// Returns the loose bytes of one block of each row, and the words from its first to the last of the panel.
+    /// Returns the loose bytes of one block of each row, and the words from its first to the last of the panel. With a
+    /// known length there would be no bounds checks, and the compiler would collect the prefetches of loads.
     #[inline(always)]
     fn parts(self, geometry: Geometry, i: usize) -> (&'a [u8], &'a [Line]) {
         let (line, at, words) = geometry.place(i);
@@ -373,7 +376,7 @@ impl<'a> Panel<'a> {
         Interleaved {
             loose,
             words,
-            ahead: None,
+            prefetch_distance: None,
             of: PhantomData,
         }
     }

@@ -17,7 +17,8 @@ pub(crate) const MAX_PARTS: usize = 2;
 /// Maximum of [`Packed::FUSED`].
 pub(crate) const MAX_FUSED: usize = 4;
 
-/// Passes over a panel, each with up to [`MAX_FUSED`] activation rows, that take less time than unpacking to tiles.
+/// Maximum number of passes over a panel, each with up to [`MAX_FUSED`] activation rows. With more, unpacking to tiles is
+/// faster.
 pub(crate) const MAX_PASSES: usize = 4;
 
 /// A word for each row, as bytes.
@@ -125,16 +126,16 @@ pub(crate) trait TakeColumn<W: Packed> {
 
 /// Consecutive cache lines to prefetch between the products of four words.
 #[derive(Clone, Copy)]
-pub(crate) struct LinesBetween {
+pub(crate) struct WordPrefetches {
     pub(crate) first: *const u8,
-    /// Number of lines after each word, at most [`LinesBetween::MAX_COUNT`].
+    /// Number of lines after each word, at most [`WordPrefetches::MAX_COUNT`].
     pub(crate) counts: [usize; 4],
 }
 
-impl LinesBetween {
+impl WordPrefetches {
     pub(crate) const MAX_COUNT: usize = 2;
 
-    pub(crate) const NONE: LinesBetween = LinesBetween {
+    pub(crate) const NONE: WordPrefetches = WordPrefetches {
         first: ptr::null(),
         counts: [0; 4],
     };
@@ -186,7 +187,7 @@ pub(crate) trait Packed: Copy {
         true => MAX_PASSES * MAX_FUSED,
         false => Self::FUSED,
     };
-    /// Whether [`Packed::add_products_between`] prefetches.
+    /// True if [`Packed::add_products_and_prefetch`] prefetches.
     const SPREADS_PREFETCHES: bool = false;
     /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;
@@ -242,12 +243,12 @@ pub(crate) trait Packed: Copy {
     /// [`Packed::add_products`] that prefetches lines meanwhile, if the instruction set has
     /// [`Packed::SPREADS_PREFETCHES`].
     #[inline(always)]
-    fn add_products_between<const BITS: u32>(
+    fn add_products_and_prefetch<const BITS: u32>(
         self,
         sums: Self::Words,
         quants: [Self::Words; 4],
         x: [u32; 4],
-        _lines: LinesBetween,
+        _prefetches: WordPrefetches,
     ) -> Self::Words {
         self.add_products::<BITS>(sums, quants, x)
     }

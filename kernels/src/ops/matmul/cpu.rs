@@ -214,7 +214,8 @@ struct Tasks<'a, 'b> {
 }
 
 impl Tasks<'_, '_> {
-    /// Rows that fit the current share, whole tasks. The last one has room for everything that is left.
+    /// Returns the number of rows for the current share, rounded to a multiple of [`TASK_ROWS`]; the last share takes all
+    /// rows that are left.
     fn rows_left(&self, row_work: usize) -> usize {
         let n = self.shares.len() + 1;
         if n >= self.n_share {
@@ -224,6 +225,7 @@ impl Tasks<'_, '_> {
         (work / row_work + TASK_ROWS / 2) / TASK_ROWS * TASK_ROWS
     }
 
+    /// Gives all tasks since the last share to the next thread.
     fn end_share(&mut self) {
         let start = self.shares.last().map_or(0, |share| share.end);
         self.shares.push(start..self.tasks.len());
@@ -241,7 +243,7 @@ fn split<'a, 'b>(
     let share_work = work.div_ceil(n_share);
     // Large products use several tasks per thread, so that others can take those of an interrupted thread.
     let task_work = share_work.div_ceil((share_work / TASK_WORK).clamp(1, 8));
-    let mut all = Tasks {
+    let mut all_tasks = Tasks {
         tasks: Vec::new_in(arena),
         shares: Vec::with_capacity_in(n_share, arena),
         n_share,
@@ -254,22 +256,25 @@ fn split<'a, 'b>(
         let Term { x, w, out } = term;
         let mut rest = ColumnsMut::whole(out, w.n_rows);
         while rest.n_cols() > 0 {
-            let n_row = rest.n_cols().min(max_rows).min(all.rows_left(row_work));
+            let n_row = rest
+                .n_cols()
+                .min(max_rows)
+                .min(all_tasks.rows_left(row_work));
             if n_row == 0 {
-                all.end_share();
+                all_tasks.end_share();
                 continue;
             }
             let first = w.n_rows - rest.n_cols();
             let (out, later) = rest.split_at(n_row);
-            all.tasks.push(Task { x, w, first, out });
-            all.work += n_row * row_work;
+            all_tasks.tasks.push(Task { x, w, first, out });
+            all_tasks.work += n_row * row_work;
             rest = later;
         }
     }
-    while all.shares.len() < n_share {
-        all.end_share();
+    while all_tasks.shares.len() < n_share {
+        all_tasks.end_share();
     }
-    (all.tasks, all.shares)
+    (all_tasks.tasks, all_tasks.shares)
 }
 
 /// Returns what each thread reads first.

@@ -8,7 +8,7 @@ use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
 use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
 use crate::simd::packed::{
-    LinesBetween, MAX_FUSED, MAX_PARTS, MAX_PASSES, Packed, ROWS, array, each,
+    MAX_FUSED, MAX_PARTS, MAX_PASSES, Packed, ROWS, WordPrefetches, array, each,
 };
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
@@ -18,34 +18,37 @@ use crate::types::common::unpack::{
 /// Distances at which a pass over a panel prefetches, in cache lines.
 #[derive(Clone, Copy)]
 pub(super) struct Distances {
-    /// The distance for all lines of the panel, or 0 for none.
-    all: usize,
-    /// Those of a cycle in which passes take turns. A distance of 0 is that of a line in the caches.
-    in_turn: [usize; MAX_PASSES],
+    /// The distance of a pass with fewer than [`MAX_FUSED`] rows.
+    short: usize,
+    /// Distances of consecutive groups of tiles, or of their halves; 0 for groups of other passes, whose lines are in the
+    /// caches.
+    by_group: [usize; MAX_PASSES],
 }
 
 impl Distances {
-    /// One pass prefetches `distance` lines ahead. Of several, the first brings the panel into the caches, and each
-    /// prefetches its share of the next one, `next` lines ahead, so that memory is read all the time.
+    /// Returns the distances of one of several passes. A single pass prefetches `distance` lines ahead. Of several, each
+    /// prefetches the lines of its groups in the next panel, `next` lines ahead, so that memory is read all the time.
+    /// Nothing is prefetched if `distance` is 0.
     #[inline(always)]
     pub(super) fn of_pass(pass: usize, n_pass: usize, distance: usize, next: usize) -> Self {
+        let next = if distance == 0 { 0 } else { next };
         Distances {
-            all: if pass == 0 { distance } else { next },
-            in_turn: array(|turn| match (n_pass, turn % n_pass) {
+            short: if pass == 0 { distance } else { next },
+            by_group: array(|group| match (n_pass, group % n_pass) {
                 (1, _) => distance,
-                (_, whose) if whose == pass => next,
+                (_, owner) if owner == pass => next,
                 _ => 0,
             }),
         }
     }
 
-    /// The distance in one of the turns of a pass with `C` rows. A last pass with fewer than others has no time to wait
-    /// for its turns.
+    /// Returns the distance for a group in a pass with `C` rows. A pass with fewer rows than others, which is the last
+    /// one, is too short to share the next panel.
     #[inline(always)]
-    fn of_turn<const C: usize>(self, turn: usize) -> usize {
+    fn of_group<const C: usize>(self, group: usize) -> usize {
         match C {
-            MAX_FUSED => self.in_turn[turn % MAX_PASSES],
-            _ => self.all,
+            MAX_FUSED => self.by_group[group % MAX_PASSES],
+            _ => self.short,
         }
     }
 }
@@ -56,7 +59,7 @@ impl Distances {
 pub(super) fn multiply<S: Simd, T: Unpack>(
     simd: S,
     panel: Panel<'_>,
-    ahead: Distances,
+    distances: Distances,
     x: &[Quantized],
     n_tile: usize,
     scales: &mut [TileScales; MAX_TILES],
@@ -64,7 +67,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
     let mut sums = [[0.0; ROWS]; MAX_FUSED];
     let product = PanelProduct::<T> {
         panel,
-        ahead,
+        distances,
         x,
         scales,
         sums: &mut sums,
@@ -72,7 +75,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
     };
     // Constant conditions, so that numbers of rows that cannot occur are not compiled.
     match x.len() / n_tile {
-        1 if ahead.all == 0 => simd.run(OfRows::<T, false, 1>(product)),
+        1 if distances.short == 0 => simd.run(OfRows::<T, false, 1>(product)),
         1 => simd.run(OfRows::<T, true, 1>(product)),
         2 if const { S::FUSED >= 2 } => simd.run(OfRows::<T, true, 2>(product)),
         3 if const { S::FUSED >= 3 } => simd.run(OfRows::<T, true, 3>(product)),
@@ -85,7 +88,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
 /// The product of a panel with a few activation rows.
 struct PanelProduct<'a, T> {
     panel: Panel<'a>,
-    ahead: Distances,
+    distances: Distances,
     x: &'a [Quantized],
     /// Scratch memory.
     scales: &'a mut [TileScales; MAX_TILES],
@@ -101,12 +104,13 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
     fn run<S: Simd>(self, simd: S) {
         let PanelProduct {
             panel,
-            ahead,
+            distances,
             x,
             scales,
             sums,
             ..
         } = self.0;
+        const { assert!(S::SPREADS_PREFETCHES == <S::Part as Packed>::SPREADS_PREFETCHES) };
         let mut acc = [simd.splat_floats(0.0); C];
         let mut part_acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
         let (x, _) = x.as_chunks::<C>();
@@ -114,7 +118,7 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
             let block = panel.block::<T>(i);
             let loads_prefetch = PREFETCH && !const { spreads_prefetches::<S, T>(C) };
             let scales_block = match loads_prefetch {
-                true => block.prefetching(ahead.all),
+                true => block.prefetching(distances.of_group::<C>(i)),
                 false => block,
             };
             T::scales(simd, scales_block, &mut scales[..T::TILES]);
@@ -123,23 +127,24 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
             for group in 0..n_group {
                 let x = &x[group * n_tile..][..n_tile];
                 let scales = &scales[group * n_tile..][..n_tile];
-                let turn = i * n_group + group;
+                let number = i * n_group + group;
                 let mut halves = [block; 2];
                 if loads_prefetch {
-                    halves[0] = block.prefetching(ahead.of_turn::<C>(2 * turn));
-                    halves[1] = block.prefetching(ahead.of_turn::<C>(2 * turn + 1));
+                    halves[0] = block.prefetching(distances.of_group::<C>(2 * number));
+                    halves[1] = block.prefetching(distances.of_group::<C>(2 * number + 1));
                 }
-                let distance = ahead.of_turn::<C>(turn);
-                let lines = LinesAhead::<PREFETCH>::of_group::<S, T>(block, group, distance);
+                let distance = distances.of_group::<C>(number);
+                let prefetches =
+                    GroupPrefetches::<PREFETCH>::of_group::<S, T>(block, group, distance);
                 // Not a loop, so that the position of each part is a constant.
                 if const { by_parts::<S, T>() } {
                     let [acc, second_acc] = &mut part_acc;
                     let (part, second_part) = (simd.part(0), simd.part(1));
-                    add_group::<_, T, _, C>(part, halves, group, x, scales, lines, acc);
+                    add_group::<_, T, _, C>(part, halves, group, x, scales, prefetches, acc);
                     let acc = second_acc;
-                    add_group::<_, T, _, C>(second_part, halves, group, x, scales, lines, acc);
+                    add_group::<_, T, _, C>(second_part, halves, group, x, scales, prefetches, acc);
                 } else {
-                    add_group::<_, T, _, C>(simd, halves, group, x, scales, lines, &mut acc);
+                    add_group::<_, T, _, C>(simd, halves, group, x, scales, prefetches, &mut acc);
                 }
             }
         }
@@ -181,27 +186,27 @@ const fn spreads_prefetches<W: Packed, T: Unpack>(n: usize) -> bool {
 
 /// Cache lines to prefetch during the products of a group of tiles; none without `PREFETCH`.
 #[derive(Clone, Copy)]
-struct LinesAhead<const PREFETCH: bool> {
+struct GroupPrefetches<const PREFETCH: bool> {
     first: *const Line,
     n: usize,
 }
 
-impl<const PREFETCH: bool> LinesAhead<PREFETCH> {
-    /// The lines `distance` after those of a group.
+impl<const PREFETCH: bool> GroupPrefetches<PREFETCH> {
+    /// Returns the lines `distance` after those of a group.
     #[inline(always)]
     fn of_group<W: Packed, T: Unpack>(
         block: Interleaved<'_, T>,
         group: usize,
         distance: usize,
-    ) -> LinesAhead<PREFETCH> {
+    ) -> GroupPrefetches<PREFETCH> {
         let n = const {
             let n_tile = group_tiles::<W, T>();
             let n = Geometry::of::<T>().max_lines().div_ceil(T::TILES / n_tile);
             // Each tile has eight words.
-            assert!(n <= 8 * n_tile * LinesBetween::MAX_COUNT);
+            assert!(n <= 8 * n_tile * WordPrefetches::MAX_COUNT);
             n
         };
-        LinesAhead {
+        GroupPrefetches {
             first: block.address(group * n + distance),
             n,
         }
@@ -209,20 +214,20 @@ impl<const PREFETCH: bool> LinesAhead<PREFETCH> {
 
     /// Returns the share of one of `n_step` steps, each with the products of four words.
     #[inline(always)]
-    fn share(self, step: usize, n_step: usize) -> LinesBetween {
+    fn share(self, step: usize, n_step: usize) -> WordPrefetches {
         if !PREFETCH {
-            return LinesBetween::NONE;
+            return WordPrefetches::NONE;
         }
         // Lines before those of a word.
         let before = |word| (4 * step + word) * self.n / (4 * n_step);
-        LinesBetween {
+        WordPrefetches {
             first: self.first.wrapping_add(before(0)).cast(),
             counts: each!(4, word => before(word + 1) - before(word)),
         }
     }
 }
 
-/// Tiles per group.
+/// Returns the number of tiles per group.
 const fn group_tiles<W: Packed, T: Unpack>() -> usize {
     <T::Group<W> as Group<HalfTile<W>>>::TILES
 }
@@ -235,7 +240,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const C: usize>(
     group: usize,
     x: &[[Quantized; C]],
     scales: &[TileScales],
-    lines: LinesAhead<PREFETCH>,
+    prefetches: GroupPrefetches<PREFETCH>,
     acc: &mut [W::Floats; C],
 ) {
     let minus_offset = match T::Form::HAS_OFFSET {
@@ -244,7 +249,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const C: usize>(
     };
     let first = T::quants::<W, 0>(simd, block, group);
     let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
-    add_half::<W, T, _, 0, C>(simd, first.as_ref(), x, lines, &mut dots);
+    add_half::<W, T, _, 0, C>(simd, first.as_ref(), x, prefetches, &mut dots);
     let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
     if T::Form::SCALES == 2 {
         for (tile, scales) in scales.iter().enumerate() {
@@ -258,7 +263,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const C: usize>(
         dots = [[simd.splat_word(0); C]; MAX_GROUP];
     }
     let second = T::quants::<W, 1>(simd, second_block, group);
-    add_half::<W, T, _, 1, C>(simd, second.as_ref(), x, lines, &mut dots);
+    add_half::<W, T, _, 1, C>(simd, second.as_ref(), x, prefetches, &mut dots);
     for (tile, scales) in scales.iter().enumerate() {
         let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
         for c in 0..C {
@@ -274,6 +279,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const C: usize>(
 /// constant.
 macro_rules! unrolled {
     ($i:ident < $n:expr => $body:expr) => {{
+        const { assert!($n <= 4) };
         unrolled!($i = 0 < $n => $body);
         unrolled!($i = 1 < $n => $body);
         unrolled!($i = 2 < $n => $body);
@@ -293,23 +299,23 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
     simd: W,
     quants: &[HalfTile<W>],
     x: &[[Quantized; C]],
-    lines: LinesAhead<PREFETCH>,
+    prefetches: GroupPrefetches<PREFETCH>,
     dots: &mut [[W::Words; C]; MAX_GROUP],
 ) {
     let n_tile = const { group_tiles::<W, T>() };
     unrolled!(tile < group_tiles::<W, T>() => unrolled!(c < C => {
         let (dot, quants, x) = (dots[tile][c], quants[tile], x[tile][c].half(HALF));
-        let lines = match const { spreads_prefetches::<W, T>(C) } {
-            true => lines.share((HALF * n_tile + tile) * C + c, 2 * n_tile * C),
-            false => LinesBetween::NONE,
+        let prefetches = match const { spreads_prefetches::<W, T>(C) } {
+            true => prefetches.share((HALF * n_tile + tile) * C + c, 2 * n_tile * C),
+            false => WordPrefetches::NONE,
         };
         // With several activation rows word by word, also for quants of fewer bits: sums of several words need
         // registers that unpacking needs.
         dots[tile][c] = match (T::Form::BITS, C) {
-            (4 | 5, 1) => simd.add_products_between::<5>(dot, quants, x, lines),
-            (6, 1) => simd.add_products_between::<6>(dot, quants, x, lines),
-            (8, _) => simd.add_products_between::<8>(dot, quants, x, lines),
-            _ => simd.add_products_between::<7>(dot, quants, x, lines),
+            (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, prefetches),
+            (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, prefetches),
+            (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, prefetches),
+            _ => simd.add_products_and_prefetch::<7>(dot, quants, x, prefetches),
         };
     }));
 }
@@ -321,32 +327,54 @@ mod tests {
     #[test]
     fn steps_share_all_lines() {
         for (n, n_step) in [(9, 16), (9, 4), (27, 32), (9, 2), (5, 2), (0, 8)] {
-            let lines = LinesAhead::<true> {
-                first: std::ptr::null(),
-                n,
-            };
-            let mut next = lines.first;
+            let first = std::ptr::null::<Line>();
+            let group = GroupPrefetches::<true> { first, n };
+            let mut next = first;
             for step in 0..n_step {
-                let share = lines.share(step, n_step);
+                let share = group.share(step, n_step);
                 assert_eq!(share.first, next.cast());
-                assert!(share.counts.iter().all(|&n| n <= LinesBetween::MAX_COUNT));
+                assert!(share.counts.iter().all(|&n| n <= WordPrefetches::MAX_COUNT));
                 next = next.wrapping_add(share.counts.iter().sum());
             }
-            assert_eq!(next, lines.first.wrapping_add(n));
+            assert_eq!(next, first.wrapping_add(n));
+        }
+    }
+
+    /// The distances of a group in each pass.
+    fn distances<const C: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
+        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<C>(group);
+        (0..n_pass).map(pass).collect()
+    }
+
+    /// Lines of a panel.
+    const NEXT: usize = 144;
+
+    #[test]
+    fn one_pass_prefetches_each_group_of_the_next_panel() {
+        for group in 0..12 {
+            assert_eq!(distances::<MAX_FUSED>(1, 64, group), [64]);
+            for n_pass in 2..=MAX_PASSES {
+                let found = distances::<MAX_FUSED>(n_pass, 64, group);
+                let prefetched = found.into_iter().filter(|&distance| distance > 0);
+                assert_eq!(prefetched.collect::<Vec<_>>(), [NEXT]);
+            }
         }
     }
 
     #[test]
-    fn passes_share_the_next_panel() {
-        const DISTANCE: usize = 64;
-        const NEXT: usize = 144;
+    fn a_short_pass_prefetches_the_whole_next_panel() {
+        assert_eq!(distances::<1>(1, 64, 0), [64]);
+        for group in 0..4 {
+            assert_eq!(distances::<1>(2, 64, group)[1], NEXT);
+        }
+    }
+
+    #[test]
+    fn a_distance_of_0_prefetches_nothing() {
         for n_pass in 1..=MAX_PASSES {
-            let passes = (0..n_pass).map(|pass| Distances::of_pass(pass, n_pass, DISTANCE, NEXT));
-            let passes: Vec<Distances> = passes.collect();
-            for turn in 0..MAX_PASSES {
-                let distances = passes.iter().map(|pass| pass.of_turn::<MAX_FUSED>(turn));
-                let distances: Vec<usize> = distances.filter(|&distance| distance > 0).collect();
-                assert_eq!(distances, [if n_pass == 1 { DISTANCE } else { NEXT }]);
+            for group in 0..4 {
+                assert_eq!(distances::<MAX_FUSED>(n_pass, 0, group), vec![0; n_pass]);
+                assert_eq!(distances::<2>(n_pass, 0, group), vec![0; n_pass]);
             }
         }
     }

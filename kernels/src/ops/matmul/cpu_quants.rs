@@ -91,9 +91,9 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
                 let [panel] = panels.panels(simd, [first + done], 0);
                 let n_pass = n.div_ceil(GROUP);
                 for (pass, (first_x, x)) in x.parts(GROUP).enumerate() {
-                    let ahead = Distances::of_pass(pass, n_pass, prefetch, panel.len());
+                    let distances = Distances::of_pass(pass, n_pass, prefetch, panel.len());
                     let sums =
-                        cpu_fused::multiply::<S, T>(simd, panel, ahead, x, n_tile, &mut scales);
+                        cpu_fused::multiply::<S, T>(simd, panel, distances, x, n_tile, &mut scales);
                     for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
                         store(simd, &mut out, first_x + i, done, sums);
                     }

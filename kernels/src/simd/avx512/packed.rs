@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::Avx512;
 use crate::simd::packed::{
-    LinesBetween, Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, array,
+    Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, WordPrefetches, array,
 };
 
 /// Loads sixteen bytes of each of four rows.
@@ -21,12 +21,13 @@ fn four_rows(_: Avx512, [a, b, c, d]: [&[u8; 16]; 4]) -> __m512i {
     }
 }
 
-/// Makes the compiler compute words here, after the statements before it.
+/// Keeps the compiler from moving prefetches across this point, by which `words` are computed. Affects timing alone.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn in_register(words: &mut __m512i) {
+unsafe fn keep_order(words: &mut __m512i) {
     // SAFETY: there is no instruction.
     unsafe {
+        // Not `pure`: the compiler keeps the order of statements that may have side effects, such as prefetches.
         asm!(
             "/* {0} */",
             inout(zmm_reg) * words,
@@ -167,20 +168,20 @@ impl Packed for Avx512 {
     }
 
     #[inline(always)]
-    fn add_products_between<const BITS: u32>(
+    fn add_products_and_prefetch<const BITS: u32>(
         self,
         mut sums: __m512i,
         quants: [__m512i; 4],
         x: [u32; 4],
-        lines: LinesBetween,
+        prefetches: WordPrefetches,
     ) -> __m512i {
         for word in 0..4 {
             // SAFETY: the instructions are available.
             unsafe {
                 sums = _mm512_dpbusd_epi32(sums, quants[word], _mm512_set1_epi32(x[word] as i32));
-                if lines.counts[word] > 0 {
-                    lines.prefetch(self, word);
-                    in_register(&mut sums);
+                if prefetches.counts[word] > 0 {
+                    prefetches.prefetch(self, word);
+                    keep_order(&mut sums);
                 }
             }
         }
