@@ -369,8 +369,8 @@ impl<B: Backend> Cache<B> {
         state.len
     }
 
-    /// Replaces a sequence by a copy of the first `len` positions of another; fewer if recurrent
-    /// layers no longer have the state after `len - 1`.
+    /// Replaces a sequence by a copy of the first `len` positions of another; fewer if that has fewer, or if
+    /// recurrent layers no longer have the state after `len - 1`.
     pub fn share(&mut self, backend: &B, from: SeqId, to: SeqId, len: u32) {
         let n_ctx = self.config.n_ctx;
         let [source, copy] = self
@@ -378,6 +378,8 @@ impl<B: Backend> Cache<B> {
             .get_disjoint_mut([from, to])
             .expect("two sequences of the cache");
         copy.restart(source.start);
+        // A sequence that was truncated may have to evaluate its text again.
+        let len = len.min(source.len);
         if len <= source.start {
             return;
         }

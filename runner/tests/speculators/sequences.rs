@@ -169,6 +169,34 @@ fn check(
     });
 }
 
+/// The states of the truncated sequence are gone: it has to evaluate its text again, but another shares it before.
+#[test]
+fn a_prompt_shares_a_text_that_was_truncated() {
+    let moves = [
+        Move::Join { seq: 2, prompt: 1 },
+        Move::Truncate { seq: 2, kept: 57 },
+        Move::Join { seq: 0, prompt: 0 },
+        Move::Rounds { n: 1 },
+    ];
+    for plan in fixtures::all() {
+        let family = Family::of(plan);
+        let mut plain = Plain {
+            driver: family.driver(Vec::new(), Policy::First, 1, 0),
+            known: HashMap::new(),
+        };
+        for n_rollback in [0, 3] {
+            check(
+                &family,
+                Kind::NgramSimple,
+                &moves,
+                0.0,
+                n_rollback,
+                &mut plain,
+            );
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
 
