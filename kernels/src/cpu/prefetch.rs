@@ -12,8 +12,8 @@ use crate::backend::{Backend, MatmulOp, WeightData};
 /// Distances to choose from, in cache lines; 0 is no prefetching.
 const DISTANCES: [usize; 2] = [0, 64];
 
-/// Distance for several activation rows in one pass over a panel. On Zen 4, waiting and computing add up without software prefetches
-/// from three rows on.
+/// Distance for several activation rows in one pass over a panel. On Zen 4, waiting and computing add up without
+/// software prefetches from three rows on.
 const WIDE_DISTANCE: usize = 96;
 
 /// Passes that are timed with each distance, unless fewer show that one is slower.

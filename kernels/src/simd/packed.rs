@@ -6,7 +6,7 @@
 
 use std::ptr;
 
-use super::LANES;
+use super::{LANES, LINE};
 
 /// Rows that are multiplied together.
 pub(crate) const ROWS: usize = 16;
@@ -149,13 +149,13 @@ impl WordPrefetches {
             2 => self.counts[0] + self.counts[1],
             _ => self.counts[0] + self.counts[1] + self.counts[2],
         };
-        let line = self.first.wrapping_add(64 * before);
+        let line = self.first.wrapping_add(LINE * before);
         // Not a loop, which might not be unrolled.
         if self.counts[word] > 0 {
             simd.prefetch_early(line);
         }
         if self.counts[word] > 1 {
-            simd.prefetch_early(line.wrapping_add(64));
+            simd.prefetch_early(line.wrapping_add(LINE));
         }
     }
 }

@@ -87,9 +87,9 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         if const { S::FUSED > 0 } && n <= S::FUSED_ROWS {
             let mut panels = PanelReader::new(w, geometry, &arena);
             let mut scales = [TileScales::ZERO; MAX_TILES];
+            let n_pass = n.div_ceil(GROUP);
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let [panel] = panels.panels(simd, [first + done], 0);
-                let n_pass = n.div_ceil(GROUP);
                 for (pass, (first_x, x)) in x.parts(GROUP).enumerate() {
                     let distances = Distances::of_pass(pass, n_pass, prefetch, panel.len());
                     let sums =
