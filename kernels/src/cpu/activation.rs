@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arena::Arena;
 use super::{Cpu, parts};
-use crate::simd::packed::{MAX_FUSED, ROWS, TileEncoding};
+use crate::simd::packed::{ROWS, TileEncoding};
 use crate::simd::{Kernel, LANES, Simd};
 
 /// One block of [`LANES`] elements of an activation row. An element is `scale * quant`.
@@ -22,15 +22,35 @@ pub(crate) struct Quantized {
     pub(crate) sum: f32,
     /// Sums of the first and the second half of the quants.
     pub(crate) half_sums: [f32; 2],
+    /// Products of sums and offsets: see [`Quantized::start_of`].
+    starts: [i32; 4],
 }
 
 impl Quantized {
+    /// Returns the number of the stored product of `minus_offset` and the sum of the quants that share scale number
+    /// `part` of `n_scale`, if it is stored. Products with quants that have an offset begin with it.
+    pub(crate) const fn start_of(minus_offset: i32, n_scale: usize, part: usize) -> Option<usize> {
+        match (minus_offset, n_scale) {
+            (-128, 1) => Some(0),
+            (-8, 1) => Some(1),
+            (-32, 2) => Some(2 + part),
+            _ => None,
+        }
+    }
+
+    /// Returns a stored product of an offset and a sum.
+    #[inline(always)]
+    pub(crate) fn start(&self, number: usize) -> i32 {
+        self.starts[number]
+    }
+
     /// Zeros.
     const ZERO: Quantized = Quantized {
         quants: [0; LANES / 4],
         scale: 0.0,
         sum: 0.0,
         half_sums: [0.0; 2],
+        starts: [0; 4],
     };
 
     /// Rounds to the nearest quant, ties to even. `raise` is 0, or [`RAISE`] for raised quants.
@@ -52,11 +72,18 @@ impl Quantized {
         let inverse = if inverse.is_finite() { inverse } else { 0.0 };
         let (mut quants, [first, second]) = simd.round(x, inverse);
         flip(&mut quants, raise);
+        let sum = first.wrapping_add(second);
         Quantized {
             quants,
             scale,
-            sum: first.wrapping_add(second) as f32,
+            sum: sum as f32,
             half_sums: [first as f32, second as f32],
+            starts: [
+                sum.wrapping_mul(-128),
+                sum.wrapping_mul(-8),
+                first.wrapping_mul(-32),
+                second.wrapping_mul(-32),
+            ],
         }
     }
 
@@ -78,8 +105,8 @@ fn flip(quants: &mut [u32; LANES / 4], bits: u32) {
     }
 }
 
-/// Fewest rows whose blocks are interleaved, those that are multiplied together: a group.
-pub(crate) const GROUP: usize = MAX_FUSED;
+/// Fewest rows whose blocks are interleaved, those that are multiplied together by tiles: a group.
+pub(crate) const GROUP: usize = 4;
 
 /// 2^-96, of which scales are multiples of 2^-119: smaller ones can make sums vanish.
 const TINY: f32 = f32::from_bits((127 - 96) << 23);
@@ -306,6 +333,14 @@ mod tests {
                 prop_assert_eq!(found.scale, largest / 127.0);
                 prop_assert_eq!(found.half_sums, sums);
                 prop_assert_eq!(found.sum, sums[0] + sums[1]);
+                for (minus_offset, n_scale) in [(-128, 1), (-8, 1), (-32, 2)] {
+                    for part in 0..n_scale {
+                        let sum = if n_scale == 1 { found.sum } else { sums[part] };
+                        let number = Quantized::start_of(minus_offset, n_scale, part);
+                        let start = found.start(number.expect("a stored product"));
+                        prop_assert_eq!(start, minus_offset * sum as i32);
+                    }
+                }
             }
         }
 

@@ -15,11 +15,11 @@ pub(crate) const ROWS: usize = 16;
 pub(crate) const MAX_PARTS: usize = 2;
 
 /// Maximum of [`Packed::FUSED`].
-pub(crate) const MAX_FUSED: usize = 4;
+pub(crate) const MAX_FUSED: usize = 8;
 
 /// Maximum number of passes over a panel, each with up to [`MAX_FUSED`] activation rows. With more, unpacking to tiles is
 /// faster.
-pub(crate) const MAX_PASSES: usize = 4;
+pub(crate) const MAX_PASSES: usize = 2;
 
 /// A word for each row, as bytes.
 pub(crate) type WordBytes = [u8; 4 * ROWS];

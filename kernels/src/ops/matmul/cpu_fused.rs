@@ -5,7 +5,7 @@
 use std::marker::PhantomData;
 
 use super::cpu_quants::{HalfScales, minus_offset};
-use crate::cpu::activation::Quantized;
+use crate::cpu::activation::{GROUP, Quantized};
 use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
 use crate::simd::packed::{
     MAX_FUSED, MAX_PARTS, MAX_PASSES, Packed, ROWS, WordPrefetches, array, each,
@@ -18,7 +18,7 @@ use crate::types::common::unpack::{
 /// Distances at which a pass over a panel prefetches, in cache lines.
 #[derive(Clone, Copy)]
 pub(super) struct Distances {
-    /// The distance of a pass with fewer than [`MAX_FUSED`] rows.
+    /// The distance of a pass with less than half of [`MAX_FUSED`] rows.
     short: usize,
     /// Distances of consecutive groups of tiles, or of their halves; 0 for groups of other passes, whose lines are in the
     /// caches.
@@ -42,19 +42,19 @@ impl Distances {
         }
     }
 
-    /// Returns the distance for a group in a pass with `C` rows. A pass with fewer rows than others, which is the last
-    /// one, is too short to share the next panel.
+    /// Returns the distance for a group in a pass with `N` rows. A pass with less than half of the rows of others, which
+    /// is the last one, is too short to share the next panel.
     #[inline(always)]
-    fn of_group<const C: usize>(self, group: usize) -> usize {
-        match C {
-            MAX_FUSED => self.by_group[group % MAX_PASSES],
+    fn of_group<const N: usize>(self, group: usize) -> usize {
+        match 2 * N {
+            MAX_FUSED.. => self.by_group[group % MAX_PASSES],
             _ => self.short,
         }
     }
 }
 
-/// Multiplies a panel by the activation rows `x`, `(tiles, n)`: one array of sums for each. There are at most
-/// [`Packed::FUSED`] of them. `scales` is scratch memory.
+/// Multiplies a panel by the activation rows `x`, groups of `(tiles, rows)`: one array of sums for each row. There are at
+/// most [`Packed::FUSED`] of them. `scales` is scratch memory.
 #[inline(always)]
 pub(super) fn multiply<S: Simd, T: Unpack>(
     simd: S,
@@ -80,6 +80,10 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
         2 if const { S::FUSED >= 2 } => simd.run(OfRows::<T, true, 2>(product)),
         3 if const { S::FUSED >= 3 } => simd.run(OfRows::<T, true, 3>(product)),
         4 if const { S::FUSED >= 4 } => simd.run(OfRows::<T, true, 4>(product)),
+        5 if const { S::FUSED >= 5 } => simd.run(OfRows::<T, true, 5>(product)),
+        6 if const { S::FUSED >= 6 } => simd.run(OfRows::<T, true, 6>(product)),
+        7 if const { S::FUSED >= 7 } => simd.run(OfRows::<T, true, 7>(product)),
+        8 if const { S::FUSED >= 8 } => simd.run(OfRows::<T, true, 8>(product)),
         n => unreachable!("{n} activation rows are multiplied by tiles"),
     }
     sums
@@ -96,10 +100,10 @@ struct PanelProduct<'a, T> {
     of: PhantomData<T>,
 }
 
-/// A product with `C` activation rows.
-struct OfRows<'a, T, const PREFETCH: bool, const C: usize>(PanelProduct<'a, T>);
+/// A product with `N` activation rows.
+struct OfRows<'a, T, const PREFETCH: bool, const N: usize>(PanelProduct<'a, T>);
 
-impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, PREFETCH, C> {
+impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, PREFETCH, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let PanelProduct {
@@ -111,40 +115,45 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
             ..
         } = self.0;
         const { assert!(S::SPREADS_PREFETCHES == <S::Part as Packed>::SPREADS_PREFETCHES) };
-        let mut acc = [simd.splat_floats(0.0); C];
-        let mut part_acc = [[simd.part(0).splat_floats(0.0); C]; MAX_PARTS];
-        let (x, _) = x.as_chunks::<C>();
-        for (i, x) in x.chunks_exact(T::TILES).enumerate() {
-            let block = panel.block::<T>(i);
-            let loads_prefetch = PREFETCH && !const { spreads_prefetches::<S, T>(C) };
+        let mut acc = [simd.splat_floats(0.0); N];
+        let mut part_acc = [[simd.part(0).splat_floats(0.0); N]; MAX_PARTS];
+        let n_tile = x.len() / N;
+        let x = Rows::<N>::new(x, n_tile);
+        for i in 0..n_tile / T::TILES {
+            let x = x.tiles(i * T::TILES, T::TILES);
+            let block = match const { turns::<S, T>(N) } {
+                1 => panel.block::<T>(i),
+                _ => panel.block::<T>(i).of_known_length(),
+            };
+            let loads_prefetch = PREFETCH && !const { spreads_prefetches::<S, T>(N) };
             let scales_block = match loads_prefetch {
-                true => block.prefetching(distances.of_group::<C>(i)),
+                true => block.prefetching(distances.of_group::<N>(i)),
                 false => block,
             };
             T::scales(simd, scales_block, &mut scales[..T::TILES]);
             let n_tile = const { group_tiles::<S, T>() };
             let n_group = T::TILES / n_tile;
             for group in 0..n_group {
-                let x = &x[group * n_tile..][..n_tile];
+                let x = x.tiles(group * n_tile, n_tile);
                 let scales = &scales[group * n_tile..][..n_tile];
                 let number = i * n_group + group;
                 let mut halves = [block; 2];
                 if loads_prefetch {
-                    halves[0] = block.prefetching(distances.of_group::<C>(2 * number));
-                    halves[1] = block.prefetching(distances.of_group::<C>(2 * number + 1));
+                    halves[0] = block.prefetching(distances.of_group::<N>(2 * number));
+                    halves[1] = block.prefetching(distances.of_group::<N>(2 * number + 1));
                 }
-                let distance = distances.of_group::<C>(number);
+                let distance = distances.of_group::<N>(number);
                 let prefetches =
                     GroupPrefetches::<PREFETCH>::of_group::<S, T>(block, group, distance);
                 // Not a loop, so that the position of each part is a constant.
                 if const { by_parts::<S, T>() } {
                     let [acc, second_acc] = &mut part_acc;
                     let (part, second_part) = (simd.part(0), simd.part(1));
-                    add_group::<_, T, _, C>(part, halves, group, x, scales, prefetches, acc);
+                    add_group::<_, T, _, N>(part, halves, group, x, scales, prefetches, acc);
                     let acc = second_acc;
-                    add_group::<_, T, _, C>(second_part, halves, group, x, scales, prefetches, acc);
+                    add_group::<_, T, _, N>(second_part, halves, group, x, scales, prefetches, acc);
                 } else {
-                    add_group::<_, T, _, C>(simd, halves, group, x, scales, prefetches, &mut acc);
+                    add_group::<_, T, _, N>(simd, halves, group, x, scales, prefetches, &mut acc);
                 }
             }
         }
@@ -158,6 +167,51 @@ impl<T: Unpack, const PREFETCH: bool, const C: usize> Kernel for OfRows<'_, T, P
     }
 }
 
+/// Blocks of `N` activation rows: those of a group of interleaved rows, and those of the second group if there are more
+/// than [`GROUP`] rows.
+#[derive(Clone, Copy)]
+struct Rows<'a, const N: usize> {
+    groups: [&'a [Quantized]; 2],
+}
+
+impl<'a, const N: usize> Rows<'a, N> {
+    /// Rows of each group.
+    const WIDTHS: [usize; 2] = match N {
+        ..=GROUP => [N, 0],
+        _ => [GROUP, N - GROUP],
+    };
+
+    /// `x` has the blocks of the first group, `(n_tile, rows)`, then those of the second.
+    #[inline(always)]
+    fn new(x: &'a [Quantized], n_tile: usize) -> Self {
+        let (first, second) = x.split_at(n_tile * Self::WIDTHS[0]);
+        Rows {
+            groups: [first, second],
+        }
+    }
+
+    /// Returns the blocks of some tiles.
+    #[inline(always)]
+    fn tiles(self, first: usize, n: usize) -> Self {
+        let [width, second_width] = Self::WIDTHS;
+        let [group, second_group] = self.groups;
+        let second_group = match second_width {
+            0 => second_group,
+            _ => &second_group[first * second_width..][..n * second_width],
+        };
+        Rows {
+            groups: [&group[first * width..][..n * width], second_group],
+        }
+    }
+
+    /// Returns the block of a tile and a row.
+    #[inline(always)]
+    fn block(self, tile: usize, row: usize) -> &'a Quantized {
+        let (group, row) = (row / GROUP, row % GROUP);
+        &self.groups[group][tile * Self::WIDTHS[group] + row]
+    }
+}
+
 /// Returns whether the parts of the rows are multiplied one after the other: large groups of tiles, and products of
 /// 8 bits, need more registers than there are for all rows.
 const fn by_parts<S: Simd, T: Unpack>() -> bool {
@@ -167,21 +221,23 @@ const fn by_parts<S: Simd, T: Unpack>() -> bool {
 
 /// Writes the sums of some rows.
 #[inline(always)]
-fn store_part<W: Packed, const C: usize>(
+fn store_part<W: Packed, const N: usize>(
     simd: W,
-    acc: &[W::Floats; C],
+    acc: &[W::Floats; N],
     sums: &mut [[f32; ROWS]; MAX_FUSED],
 ) {
-    for c in 0..C {
-        simd.store_floats(acc[c], &mut sums[c]);
+    for row in 0..N {
+        simd.store_floats(acc[row], &mut sums[row]);
     }
 }
 
 /// Returns whether prefetches are spread over the products with `n` activation rows, instead of alternating with the
 /// loads of the panel. Many at once would occupy the buffers that loads from the L2 cache need. The products of large
-/// groups follow a long unpacking, and with one row, those of more than four bits are few for the lines they read.
+/// groups follow a long unpacking, unless they take several turns, and with one row, those of more than four bits are few
+/// for the lines they read.
 const fn spreads_prefetches<W: Packed, T: Unpack>(n: usize) -> bool {
-    W::SPREADS_PREFETCHES && group_tiles::<W, T>() < MAX_GROUP && (n > 1 || T::Form::BITS == 4)
+    let is_small = group_tiles::<W, T>() < MAX_GROUP && (n > 1 || T::Form::BITS == 4);
+    W::SPREADS_PREFETCHES && (is_small || turns::<W, T>(n) > 1)
 }
 
 /// Cache lines to prefetch during the products of a group of tiles; none without `PREFETCH`.
@@ -232,49 +288,6 @@ const fn group_tiles<W: Packed, T: Unpack>() -> usize {
     <T::Group<W> as Group<HalfTile<W>>>::TILES
 }
 
-/// Adds the products of one group of tiles with `C` activation rows.
-#[inline(always)]
-fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const C: usize>(
-    simd: W,
-    [block, second_block]: [impl Blocks; 2],
-    group: usize,
-    x: &[[Quantized; C]],
-    scales: &[TileScales],
-    prefetches: GroupPrefetches<PREFETCH>,
-    acc: &mut [W::Floats; C],
-) {
-    let minus_offset = match T::Form::HAS_OFFSET {
-        true => Some(simd.splat_floats(minus_offset::<T>(W::WIDE_OFFSET))),
-        false => None,
-    };
-    let first = T::quants::<W, 0>(simd, block, group);
-    let mut dots = [[simd.splat_word(0); C]; MAX_GROUP];
-    add_half::<W, T, _, 0, C>(simd, first.as_ref(), x, prefetches, &mut dots);
-    let mut products = [[simd.splat_floats(0.0); C]; MAX_GROUP];
-    if T::Form::SCALES == 2 {
-        for (tile, scales) in scales.iter().enumerate() {
-            let scales = HalfScales::load::<T::Form>(simd, scales, 0);
-            for c in 0..C {
-                let (dot, product) = (dots[tile][c], products[tile][c]);
-                products[tile][c] =
-                    scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
-            }
-        }
-        dots = [[simd.splat_word(0); C]; MAX_GROUP];
-    }
-    let second = T::quants::<W, 1>(simd, second_block, group);
-    add_half::<W, T, _, 1, C>(simd, second.as_ref(), x, prefetches, &mut dots);
-    for (tile, scales) in scales.iter().enumerate() {
-        let scales = HalfScales::load::<T::Form>(simd, scales, T::Form::SCALES - 1);
-        for c in 0..C {
-            let (dot, product) = (dots[tile][c], products[tile][c]);
-            let product = scales.apply::<T::Form>(simd, dot, &x[tile][c], minus_offset, product);
-            let scale = simd.splat_floats(x[tile][c].scale);
-            acc[c] = simd.mul_add_floats(scale, product, acc[c]);
-        }
-    }
-}
-
 /// Evaluates an expression for each index below a constant of at most 4. Not a loop, so that what depends on the index is
 /// constant.
 macro_rules! unrolled {
@@ -293,31 +306,131 @@ macro_rules! unrolled {
     };
 }
 
-/// Adds the products of one half of each tile of a group.
+/// Returns the number of tiles of a group whose sums for `rows` activation rows fit the register file.
+const fn tiles_at_once<W: Packed, T: Unpack>(rows: usize) -> usize {
+    // Sums for which there are registers beside quants, scales and activations.
+    const MAX_SUMS: usize = 20;
+    let mut n = group_tiles::<W, T>();
+    while W::FUSED == MAX_FUSED && n > 1 && rows * (n * T::Form::SCALES + 1) > MAX_SUMS {
+        n /= 2;
+    }
+    n
+}
+
+/// Returns the number of turns in which the tiles of a group are multiplied by `rows` activation rows.
+const fn turns<W: Packed, T: Unpack>(rows: usize) -> usize {
+    group_tiles::<W, T>() / tiles_at_once::<W, T>(rows)
+}
+
+/// Returns the number of the stored product of an offset and a sum with which the products of half `half` begin.
+const fn start_of<W: Packed, T: Unpack>(half: usize) -> Option<usize> {
+    match T::Form::HAS_OFFSET {
+        true => {
+            let minus_offset = minus_offset::<T>(W::WIDE_OFFSET);
+            Quantized::start_of(minus_offset, T::Form::SCALES, half)
+        }
+        false => None,
+    }
+}
+
+/// Returns the initial value of the sum of products with a block of activations, from half `half` on.
 #[inline(always)]
-fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const C: usize>(
+fn start<W: Packed, T: Unpack, const HALF: usize>(simd: W, x: &Quantized) -> W::Words {
+    match const { start_of::<W, T>(HALF) } {
+        Some(number) => simd.splat_word(x.start(number) as u32),
+        None => simd.splat_word(0),
+    }
+}
+
+/// Adds the products of one group of tiles with `G` groups of `C` activation rows.
+#[inline(always)]
+fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
+    simd: W,
+    blocks: [impl Blocks; 2],
+    group: usize,
+    x: Rows<'_, N>,
+    scales: &[TileScales],
+    prefetches: GroupPrefetches<PREFETCH>,
+    acc: &mut [W::Floats; N],
+) {
+    let minus_offset = const { minus_offset::<T>(W::WIDE_OFFSET) };
+    let minus_offset = match const { start_of::<W, T>(0) } {
+        None if minus_offset != 0 => Some(simd.splat_floats(minus_offset as f32)),
+        _ => None,
+    };
+    unrolled!(turn < turns::<W, T>(N) => {
+        let n = const { tiles_at_once::<W, T>(N) };
+        let tiles = turn * n..(turn + 1) * n;
+        let [block, second_block] = blocks;
+        let mut products = [[simd.splat_floats(0.0); N]; MAX_GROUP];
+        let mut dots = [[simd.splat_word(0); N]; MAX_GROUP];
+        // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
+        let first = T::quants::<W, 0>(simd, block, group);
+        let quants = &first.as_ref()[tiles.clone()];
+        add_half::<W, T, _, 0, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        if T::Form::SCALES == 2 {
+            for (i, tile) in tiles.clone().enumerate() {
+                let scales = HalfScales::load::<T::Form>(simd, &scales[tile], 0);
+                for row in 0..N {
+                    let (dot, product) = (dots[i][row], products[i][row]);
+                    let x = x.block(tile, row);
+                    products[i][row] =
+                        scales.apply::<T::Form>(simd, dot, x, minus_offset, product);
+                }
+            }
+        }
+        let second = T::quants::<W, 1>(simd, second_block, group);
+        let quants = &second.as_ref()[tiles.clone()];
+        add_half::<W, T, _, 1, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        for (i, tile) in tiles.enumerate() {
+            let scales = HalfScales::load::<T::Form>(simd, &scales[tile], T::Form::SCALES - 1);
+            for row in 0..N {
+                let (dot, product) = (dots[i][row], products[i][row]);
+                let x = x.block(tile, row);
+                let product = scales.apply::<T::Form>(simd, dot, x, minus_offset, product);
+                let scale = simd.splat_floats(x.scale);
+                acc[row] = simd.mul_add_floats(scale, product, acc[row]);
+            }
+        }
+    });
+}
+
+/// Adds the products of one half of some tiles of a group, from tile `first` on.
+#[inline(always)]
+fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const N: usize>(
     simd: W,
     quants: &[HalfTile<W>],
-    x: &[[Quantized; C]],
+    first: usize,
+    x: Rows<'_, N>,
     prefetches: GroupPrefetches<PREFETCH>,
-    dots: &mut [[W::Words; C]; MAX_GROUP],
+    dots: &mut [[W::Words; N]; MAX_GROUP],
 ) {
-    let n_tile = const { group_tiles::<W, T>() };
-    unrolled!(tile < group_tiles::<W, T>() => unrolled!(c < C => {
-        let (dot, quants, x) = (dots[tile][c], quants[tile], x[tile][c].half(HALF));
-        let prefetches = match const { spreads_prefetches::<W, T>(C) } {
-            true => prefetches.share((HALF * n_tile + tile) * C + c, 2 * n_tile * C),
-            false => WordPrefetches::NONE,
-        };
-        // With several activation rows word by word, also for quants of fewer bits: sums of several words need
-        // registers that unpacking needs.
-        dots[tile][c] = match (T::Form::BITS, C) {
-            (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, prefetches),
-            (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, prefetches),
-            (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, prefetches),
-            _ => simd.add_products_and_prefetch::<7>(dot, quants, x, prefetches),
-        };
-    }));
+    let n = const { tiles_at_once::<W, T>(N) };
+    let n_step = const { 2 * group_tiles::<W, T>() * N };
+    unrolled!(i < tiles_at_once::<W, T>(N) => unrolled!(group < N.div_ceil(GROUP) => unrolled!(c < GROUP => {
+        let row = group * GROUP + c;
+        if row < N {
+            let (x, quants) = (x.block(first + i, row), quants[i]);
+            // Not before the loop: the registers are needed for other sums.
+            let dot = match const { HALF == 0 || T::Form::SCALES == 2 } {
+                true => start::<W, T, HALF>(simd, x),
+                false => dots[i][row],
+            };
+            let x = x.half(HALF);
+            let prefetches = match const { spreads_prefetches::<W, T>(N) } {
+                true => prefetches.share(((2 * first / n + HALF) * n + i) * N + row, n_step),
+                false => WordPrefetches::NONE,
+            };
+            // With several activation rows word by word, also for quants of fewer bits: sums of several words need
+            // registers that unpacking needs.
+            dots[i][row] = match (T::Form::BITS, N) {
+                (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, prefetches),
+                (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, prefetches),
+                (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, prefetches),
+                _ => simd.add_products_and_prefetch::<7>(dot, quants, x, prefetches),
+            };
+        }
+    })));
 }
 
 #[cfg(test)]
@@ -341,8 +454,8 @@ mod tests {
     }
 
     /// The distances of a group in each pass.
-    fn distances<const C: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
-        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<C>(group);
+    fn distances<const N: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
+        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<N>(group);
         (0..n_pass).map(pass).collect()
     }
 

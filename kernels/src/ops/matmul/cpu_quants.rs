@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 
 use super::cpu_fused::{self, Distances};
 use super::cpu_tiled::{Groups, Scratch};
-use crate::cpu::activation::{Activations, GROUP, Quantized};
+use crate::cpu::activation::{Activations, Quantized};
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::repack::{Geometry, PanelReader};
@@ -87,10 +87,10 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         if const { S::FUSED > 0 } && n <= S::FUSED_ROWS {
             let mut panels = PanelReader::new(w, geometry, &arena);
             let mut scales = [TileScales::ZERO; MAX_TILES];
-            let n_pass = n.div_ceil(GROUP);
+            let n_pass = n.div_ceil(S::FUSED);
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let [panel] = panels.panels(simd, [first + done], 0);
-                for (pass, (first_x, x)) in x.parts(GROUP).enumerate() {
+                for (pass, (first_x, x)) in x.parts(S::FUSED).enumerate() {
                     let distances = Distances::of_pass(pass, n_pass, prefetch, panel.len());
                     let sums =
                         cpu_fused::multiply::<S, T>(simd, panel, distances, x, n_tile, &mut scales);
@@ -190,14 +190,14 @@ fn store<S: Simd>(simd: S, out: &mut ColumnsMut<'_>, row: usize, first: usize, s
 }
 
 /// Returns the negated offset that is left after products that subtract `wide_offset` from quants of 8 bits.
-pub(super) const fn minus_offset<T: Unpack>(wide_offset: i32) -> f32 {
+pub(super) const fn minus_offset<T: Unpack>(wide_offset: i32) -> i32 {
     const {
         // Products of 8-bit quants are off by `wide_offset`, which only a form with an offset corrects.
         assert!(<T::Form as TileForm>::HAS_OFFSET || <T::Form as TileForm>::BITS != 8);
     }
     match <T::Form as TileForm>::BITS {
-        8 => (wide_offset - T::OFFSET) as f32,
-        _ => -T::OFFSET as f32,
+        8 => wide_offset - T::OFFSET,
+        _ => -T::OFFSET,
     }
 }
 

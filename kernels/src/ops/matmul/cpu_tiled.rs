@@ -85,7 +85,7 @@ impl<'s> Scratch<'s> {
                 ahead,
                 x,
                 done,
-                minus_offset: minus_offset::<T>(S::WIDE_OFFSET),
+                minus_offset: minus_offset::<T>(S::WIDE_OFFSET) as f32,
                 sums: &mut *sums,
                 form: PhantomData,
             });

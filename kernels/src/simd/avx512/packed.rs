@@ -43,7 +43,7 @@ impl Packed for Avx512 {
     type Part = Avx512;
     const SUMS: usize = 8;
     const PANELS: usize = 2;
-    const FUSED: usize = 4;
+    const FUSED: usize = 8;
     const SPREADS_PREFETCHES: bool = true;
     const TILES: TileEncoding = TileEncoding::Signed;
 
