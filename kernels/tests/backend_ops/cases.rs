@@ -54,6 +54,10 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
         for (n_in, (n, n_out)) in columns.into_iter().zip([(1, 1), (3, 5), (2, 1), (7, 33)]) {
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
+        // Widths of drafts, which have their own products.
+        for n in [4, 5, 6, 8] {
+            cases.push(matmul(&mut random, dtype, n, 2 * block, 17));
+        }
         cases.push(matmul(&mut random, dtype, 37, 512, 48));
         // More columns than any kernel holds at once, for one activation row, some, and many.
         for (n, n_in, n_out) in [(1, 7265, 33), (9, 4001, 35), (34, 1057, 17)] {

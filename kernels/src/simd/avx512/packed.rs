@@ -156,15 +156,11 @@ impl Packed for Avx512 {
     #[inline(always)]
     fn add_products<const BITS: u32>(
         self,
-        mut sums: __m512i,
+        sums: __m512i,
         quants: [__m512i; 4],
         x: [u32; 4],
     ) -> __m512i {
-        for (quants, x) in quants.into_iter().zip(x) {
-            // SAFETY: the instructions are available.
-            sums = unsafe { _mm512_dpbusd_epi32(sums, quants, _mm512_set1_epi32(x as i32)) };
-        }
-        sums
+        self.add_products_and_prefetch::<BITS>(sums, quants, x, WordPrefetches::NONE)
     }
 
     #[inline(always)]
