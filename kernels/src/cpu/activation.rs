@@ -333,10 +333,10 @@ mod tests {
                 prop_assert_eq!(found.scale, largest / 127.0);
                 prop_assert_eq!(found.half_sums, sums);
                 prop_assert_eq!(found.sum, sums[0] + sums[1]);
-                for (minus_offset, n_scale) in [(-128, 1), (-8, 1), (-32, 2)] {
-                    for part in 0..n_scale {
-                        let sum = if n_scale == 1 { found.sum } else { sums[part] };
-                        let number = Quantized::start_of(minus_offset, n_scale, part);
+                let sum = [found.sum];
+                for (minus_offset, sums) in [(-128, &sum[..]), (-8, &sum), (-32, &sums)] {
+                    for (part, &sum) in sums.iter().enumerate() {
+                        let number = Quantized::start_of(minus_offset, sums.len(), part);
                         let start = found.start(number.expect("a stored product"));
                         prop_assert_eq!(start, minus_offset * sum as i32);
                     }

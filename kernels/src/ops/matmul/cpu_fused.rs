@@ -117,9 +117,9 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
         const { assert!(S::SPREADS_PREFETCHES == <S::Part as Packed>::SPREADS_PREFETCHES) };
         let mut acc = [simd.splat_floats(0.0); N];
         let mut part_acc = [[simd.part(0).splat_floats(0.0); N]; MAX_PARTS];
-        let n_tile = x.len() / N;
-        let x = Rows::<N>::new(x, n_tile);
-        for i in 0..n_tile / T::TILES {
+        let n_block = x.len() / N / T::TILES;
+        let x = Rows::<N>::new(x);
+        for i in 0..n_block {
             let x = x.tiles(i * T::TILES, T::TILES);
             let block = match const { turns::<S, T>(N) } {
                 1 => panel.block::<T>(i),
@@ -181,10 +181,10 @@ impl<'a, const N: usize> Rows<'a, N> {
         _ => [GROUP, N - GROUP],
     };
 
-    /// `x` has the blocks of the first group, `(n_tile, rows)`, then those of the second.
+    /// `x` has the blocks of the first group, `(tiles, rows)`, then those of the second.
     #[inline(always)]
-    fn new(x: &'a [Quantized], n_tile: usize) -> Self {
-        let (first, second) = x.split_at(n_tile * Self::WIDTHS[0]);
+    fn new(x: &'a [Quantized]) -> Self {
+        let (first, second) = x.split_at(x.len() / N * Self::WIDTHS[0]);
         Rows {
             groups: [first, second],
         }
@@ -333,7 +333,7 @@ const fn start_of<W: Packed, T: Unpack>(half: usize) -> Option<usize> {
     }
 }
 
-/// Returns the initial value of the sum of products with a block of activations, from half `half` on.
+/// Returns the initial value of the sum of the products with a block of activations that begin with half `HALF`.
 #[inline(always)]
 fn start<W: Packed, T: Unpack, const HALF: usize>(simd: W, x: &Quantized) -> W::Words {
     match const { start_of::<W, T>(HALF) } {
@@ -342,7 +342,7 @@ fn start<W: Packed, T: Unpack, const HALF: usize>(simd: W, x: &Quantized) -> W::
     }
 }
 
-/// Adds the products of one group of tiles with `G` groups of `C` activation rows.
+/// Adds the products of one group of tiles with `N` activation rows.
 #[inline(always)]
 fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     simd: W,
@@ -353,10 +353,10 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     prefetches: GroupPrefetches<PREFETCH>,
     acc: &mut [W::Floats; N],
 ) {
-    let minus_offset = const { minus_offset::<T>(W::WIDE_OFFSET) };
-    let minus_offset = match const { start_of::<W, T>(0) } {
-        None if minus_offset != 0 => Some(simd.splat_floats(minus_offset as f32)),
-        _ => None,
+    let minus_offset = match const { minus_offset::<T>(W::WIDE_OFFSET) } {
+        0 => None,
+        _ if const { start_of::<W, T>(0).is_some() } => None,
+        minus_offset => Some(simd.splat_floats(minus_offset as f32)),
     };
     unrolled!(turn < turns::<W, T>(N) => {
         let n = const { tiles_at_once::<W, T>(N) };
