@@ -22,7 +22,7 @@ pub(crate) struct Quantized {
     pub(crate) sum: f32,
     /// Sums of the first and the second half of the quants.
     pub(crate) half_sums: [f32; 2],
-    /// Products of sums and offsets: see [`Quantized::start_of`].
+    /// Products of sums and negated offsets: see [`Quantized::start_of`].
     starts: [i32; 4],
 }
 
@@ -38,7 +38,7 @@ impl Quantized {
         }
     }
 
-    /// Returns a stored product of an offset and a sum.
+    /// Returns a stored product of a sum and a negated offset.
     #[inline(always)]
     pub(crate) fn start(&self, number: usize) -> i32 {
         self.starts[number]

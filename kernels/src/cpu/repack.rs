@@ -214,14 +214,18 @@ impl<T: Unpack> Interleaved<'_, T> {
 impl<T: Unpack> Blocks for Interleaved<'_, T> {
     #[inline(always)]
     fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
-        // One lookup, and one check: orders do not separate the words of sixteen bytes.
+        // One lookup: orders do not separate the words of sixteen bytes.
         let first = Self::line(at);
         // Changes nothing, but is known to be in bounds.
         let first = first.min(const { Geometry::of::<T>() }.n_words() - 4);
-        let lines = &self.words[first..first + 4];
+        // One check, but loads that prefetch are checked one by one: see `Panel::parts`.
+        let words = match self.prefetch_distance {
+            Some(_) => self.words,
+            None => &self.words[..first + 4],
+        };
         array(|i| {
             debug_assert_eq!(Self::line(at + 4 * i), first + i);
-            self.load(simd, &lines[i])
+            self.load(simd, &words[first + i])
         })
     }
 

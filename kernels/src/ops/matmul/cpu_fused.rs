@@ -20,8 +20,7 @@ use crate::types::common::unpack::{
 pub(super) struct Distances {
     /// The distance of a pass with less than half of [`MAX_FUSED`] rows.
     short: usize,
-    /// Distances of consecutive groups of tiles, or of their halves; 0 for groups of other passes, whose lines are in the
-    /// caches.
+    /// Distances of consecutive groups of tiles; 0 for groups of other passes, whose lines are in the caches.
     by_group: [usize; MAX_PASSES],
 }
 
@@ -137,23 +136,22 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
                 let x = x.tiles(group * n_tile, n_tile);
                 let scales = &scales[group * n_tile..][..n_tile];
                 let number = i * n_group + group;
-                let mut halves = [block; 2];
-                if loads_prefetch {
-                    halves[0] = block.prefetching(distances.of_group::<N>(2 * number));
-                    halves[1] = block.prefetching(distances.of_group::<N>(2 * number + 1));
-                }
                 let distance = distances.of_group::<N>(number);
                 let prefetches =
                     GroupPrefetches::<PREFETCH>::of_group::<S, T>(block, group, distance);
+                let block = match loads_prefetch {
+                    true => block.prefetching(distance),
+                    false => block,
+                };
                 // Not a loop, so that the position of each part is a constant.
                 if const { by_parts::<S, T>() } {
                     let [acc, second_acc] = &mut part_acc;
                     let (part, second_part) = (simd.part(0), simd.part(1));
-                    add_group::<_, T, _, N>(part, halves, group, x, scales, prefetches, acc);
+                    add_group::<_, T, _, N>(part, block, group, x, scales, prefetches, acc);
                     let acc = second_acc;
-                    add_group::<_, T, _, N>(second_part, halves, group, x, scales, prefetches, acc);
+                    add_group::<_, T, _, N>(second_part, block, group, x, scales, prefetches, acc);
                 } else {
-                    add_group::<_, T, _, N>(simd, halves, group, x, scales, prefetches, &mut acc);
+                    add_group::<_, T, _, N>(simd, block, group, x, scales, prefetches, &mut acc);
                 }
             }
         }
@@ -322,18 +320,12 @@ const fn turns<W: Packed, T: Unpack>(rows: usize) -> usize {
     group_tiles::<W, T>() / tiles_at_once::<W, T>(rows)
 }
 
-/// Returns the number of the stored product of an offset and a sum with which the products of half `half` begin.
+/// Returns the number of the stored product, of a sum and a negated offset, with which the products of half `half` begin.
 const fn start_of<W: Packed, T: Unpack>(half: usize) -> Option<usize> {
-    match T::Form::HAS_OFFSET {
-        true => {
-            let minus_offset = minus_offset::<T>(W::WIDE_OFFSET);
-            Quantized::start_of(minus_offset, T::Form::SCALES, half)
-        }
-        false => None,
-    }
+    Quantized::start_of(minus_offset::<T>(W::WIDE_OFFSET), T::Form::SCALES, half)
 }
 
-/// Returns the initial value of the sum of the products with a block of activations that begin with half `HALF`.
+/// Returns the value with which the sum of the products of half `HALF` begins.
 #[inline(always)]
 fn start<W: Packed, T: Unpack, const HALF: usize>(simd: W, x: &Quantized) -> W::Words {
     match const { start_of::<W, T>(HALF) } {
@@ -346,7 +338,7 @@ fn start<W: Packed, T: Unpack, const HALF: usize>(simd: W, x: &Quantized) -> W::
 #[inline(always)]
 fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     simd: W,
-    blocks: [impl Blocks; 2],
+    block: impl Blocks,
     group: usize,
     x: Rows<'_, N>,
     scales: &[TileScales],
@@ -361,7 +353,6 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     unrolled!(turn < turns::<W, T>(N) => {
         let n = const { tiles_at_once::<W, T>(N) };
         let tiles = turn * n..(turn + 1) * n;
-        let [block, second_block] = blocks;
         let mut products = [[simd.splat_floats(0.0); N]; MAX_GROUP];
         let mut dots = [[simd.splat_word(0); N]; MAX_GROUP];
         // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
@@ -379,7 +370,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
                 }
             }
         }
-        let second = T::quants::<W, 1>(simd, second_block, group);
+        let second = T::quants::<W, 1>(simd, block, group);
         let quants = &second.as_ref()[tiles.clone()];
         add_half::<W, T, _, 1, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
         for (i, tile) in tiles.enumerate() {
@@ -418,7 +409,7 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
             };
             let x = x.half(HALF);
             let prefetches = match const { spreads_prefetches::<W, T>(N) } {
-                true => prefetches.share(((2 * first / n + HALF) * n + i) * N + row, n_step),
+                true => prefetches.share((2 * first + HALF * n + i) * N + row, n_step),
                 false => WordPrefetches::NONE,
             };
             // With several activation rows word by word, also for quants of fewer bits: sums of several words need
