@@ -1,8 +1,8 @@
 //! Matrix products at the shapes of decoding: GB/s of weights per type and batch, compared with the plain
 //! read rate of memory, then the cost of a batch relative to one row and the speed of a prompt.
 //!
-//! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` the distance at which
-//! weights are prefetched, `TYPES` the types. The weights form a ring larger than the caches, or of `RING_MB`.
+//! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` is a value of
+//! `--prefetch`, `TYPES` names the types. The weights form a ring larger than the caches, or of `RING_MB`.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -65,7 +65,7 @@ static CPU: LazyLock<Cpu> = LazyLock::new(|| {
     let config = CpuConfig {
         threads,
         isa: isa.map(|isa| isa.parse().expect("ISA is an instruction set")),
-        prefetch: prefetch.map(|lines| lines.parse().expect("PREFETCH is a number of cache lines")),
+        prefetch: prefetch.map(|value| value.parse().expect("PREFETCH is a value of --prefetch")),
         ..CpuConfig::default()
     };
     Cpu::new(config).expect("some instruction set is there")

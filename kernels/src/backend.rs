@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use schemas::gguf::DType;
 
+pub use crate::cpu::prefetch::Prefetching;
 pub use crate::ops::attention::{AttentionInput, AttentionOp, AttentionShape, KeyRows};
 pub use crate::ops::cache::{CacheOp, CacheShape, CacheType, GatheredRows};
 pub use crate::ops::causal_conv::{CausalConvOp, Step};
@@ -151,9 +152,8 @@ pub trait Backend:
         None
     }
 
-    /// Returns the distance at which products prefetch weights, in cache lines of 64 bytes; `None` if it has
-    /// not been measured yet or the backend has no such choice.
-    fn prefetch_distance(&self) -> Option<usize> {
+    /// Returns what products prefetch; `None` if it has not been measured yet or the backend has no such choice.
+    fn prefetching(&self) -> Option<Prefetching> {
         None
     }
 

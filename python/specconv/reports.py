@@ -213,8 +213,11 @@ class BenchReport:
 
     prefetch_distance: Optional[int]
     """Distance at which products prefetch weights, in cache lines of 64 bytes, measured in this run
-    unless set; 0 for no prefetching, null if it was not measured.
+    unless set; 0 for no prefetching, null if it was not measured or streams are prefetched.
     """
+
+    prefetches_streams: bool
+    """True if products prefetch several streams (`--prefetch streams`)."""
 
     read_bandwidth_share: Optional[float]
     """`decode_gigabytes_per_s` divided by `read_gigabytes_per_s`; more than 1 if weights stay in the
@@ -248,6 +251,7 @@ class BenchReport:
             read_gigabytes_per_s=data.get("read_gigabytes_per_s", None),
             read_gigabytes_per_s_of_one_thread=data.get("read_gigabytes_per_s_of_one_thread", None),
             prefetch_distance=data.get("prefetch_distance", None),
+            prefetches_streams=data.get("prefetches_streams", False),
             read_bandwidth_share=data.get("read_bandwidth_share", None),
             n_rounds=data["n_rounds"],
             widths=[WidthCost.from_dict(v) for v in data["widths"]],
@@ -908,8 +912,11 @@ class DevicesReport:
 
     prefetch_distance: Optional[int]
     """Distance at which products prefetch weights, in cache lines of 64 bytes, chosen by measurement;
-    0 for no prefetching, null if it was not measured.
+    0 for no prefetching, null if it was not measured or streams are prefetched.
     """
+
+    prefetches_streams: bool
+    """True if products prefetch several streams (`--prefetch streams`)."""
 
     instruction_sets: list[str]
     """Instruction sets of this CPU that have kernels, best first."""
@@ -936,6 +943,7 @@ class DevicesReport:
             read_gigabytes_per_s=data.get("read_gigabytes_per_s", None),
             read_gigabytes_per_s_of_one_thread=data.get("read_gigabytes_per_s_of_one_thread", None),
             prefetch_distance=data.get("prefetch_distance", None),
+            prefetches_streams=data.get("prefetches_streams", False),
             instruction_sets=data["instruction_sets"],
             cuda_driver=data["cuda_driver"],
             cuda_compiler=data["cuda_compiler"],

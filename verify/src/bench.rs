@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kernels::backend::{Backend, Readers};
+use kernels::backend::{Backend, Prefetching, Readers};
 use runner::batch::{Batch, Outputs};
 use runner::cache::{CacheConfig, CacheTypes};
 use runner::context::{Context, ContextConfig, N_BATCH};
@@ -80,7 +80,7 @@ pub fn bench<B: Backend>(
         let seconds = parts.map(|(i, part)| pass(&mut context, i * N_BATCH, part, Outputs::Last));
         prefill.push(seconds.sum());
     }
-    choose_prefetch_distance(&mut context, backend, rest[0]);
+    choose_prefetching(&mut context, backend, rest[0]);
     // Measured before and after, because the machine may have become slower meanwhile.
     let before = backend.read_rate(Readers::All);
     warm_up(&mut context, rest[0]);
@@ -91,6 +91,7 @@ pub fn bench<B: Backend>(
     let decode = widths[0].pass_ms / 1e3;
     context.check()?;
     file.plan.check_unchanged()?;
+    let prefetching = backend.prefetching();
     Ok(BenchReport {
         schema_version: SCHEMA_VERSION,
         provenance: None,
@@ -105,7 +106,8 @@ pub fn bench<B: Backend>(
         decode_gigabytes_per_s: weight_bytes as f64 / decode / 1e9,
         read_gigabytes_per_s: read_rate.map(|rate| rate / 1e9),
         read_gigabytes_per_s_of_one_thread: read_rate_of_one.map(|rate| rate / 1e9),
-        prefetch_distance: backend.prefetch_distance(),
+        prefetch_distance: prefetching.and_then(Prefetching::distance),
+        prefetches_streams: prefetching == Some(Prefetching::Streams),
         read_bandwidth_share: read_rate.map(|rate| weight_bytes as f64 / decode / rate),
         n_rounds,
         widths,
@@ -113,13 +115,13 @@ pub fn bench<B: Backend>(
     })
 }
 
-/// Decodes until the backend has chosen a distance for prefetches, which it measures while it decodes.
-fn choose_prefetch_distance<B: Backend>(context: &mut Context<B>, backend: &B, token: u32) {
+/// Decodes until the backend has chosen what products prefetch, which it measures while it decodes.
+fn choose_prefetching<B: Backend>(context: &mut Context<B>, backend: &B, token: u32) {
     /// Enough for the choice; some backends and types of weights have none.
-    const MAX_PASSES: usize = 12;
+    const MAX_PASSES: usize = 18;
     let start = context.len(0);
     for _ in 0..MAX_PASSES {
-        if backend.prefetch_distance().is_some() {
+        if backend.prefetching().is_some() {
             break;
         }
         pass(context, start as usize, &[token], Outputs::All);

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use kernels::backend::{Backend, Readers};
+use kernels::backend::{Backend, Prefetching, Readers};
 use kernels::cpu::{Cpu, CpuConfig};
 use kernels::cuda::prebuilt_ptx::PrebuiltPtx;
 use kernels::cuda::{self, Arch, Compiler};
@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 
 /// List the CPU instruction sets and the CUDA devices that can run models
 ///
-/// Measures how fast this machine reads memory, which limits decoding, and the distance at which weights are
+/// Measures how fast this machine reads memory, which limits decoding, and how weights are
 /// best prefetched; this takes a second. If CUDA devices cannot be used, prints the reason and what to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -49,13 +49,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Verdict> {
     let cpu = Cpu::new(CpuConfig::default())?;
     let gigabytes_per_s = |readers| cpu.read_rate(readers).map(|rate| rate / 1e9);
     let read_rate = gigabytes_per_s(Readers::All);
+    let prefetching = read_rate.and_then(|_| cpu.measure_prefetching());
     let report = DevicesReport {
         schema_version: SCHEMA_VERSION,
         cpu: Some(cpu_model()),
         read_gigabytes_per_s: read_rate,
         read_gigabytes_per_s_of_one_thread: gigabytes_per_s(Readers::One),
         // Both need free memory for weights that are larger than the caches.
-        prefetch_distance: read_rate.and_then(|_| cpu.measure_prefetch_distance()),
+        prefetch_distance: prefetching.and_then(Prefetching::distance),
+        prefetches_streams: prefetching == Some(Prefetching::Streams),
         n_threads: schemas::threads::cores(),
         instruction_sets: Cpu::available().iter().map(ToString::to_string).collect(),
         cuda_driver,
@@ -85,8 +87,8 @@ impl Display for Text<'_> {
                 "\n        reads {all:.1} GB/s of memory, one thread {one:.1}"
             )?;
         }
-        if let Some(distance) = r.prefetch_distance {
-            write!(f, "\n        {}", prefetching(distance))?;
+        if let Some(text) = prefetching(r.prefetch_distance, r.prefetches_streams) {
+            write!(f, "\n        {text}")?;
         }
         for device in &r.cuda_devices {
             write!(

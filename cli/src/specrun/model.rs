@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 use kernels::backend::CacheType;
-use kernels::cpu::{CpuConfig, Isa, Layout};
+use kernels::cpu::{CpuConfig, Isa, Layout, Prefetching};
 use kernels::cuda;
 use runner::cache::CacheTypes;
 use runner::model_files::{DraftFiles, Files};
@@ -163,11 +163,12 @@ pub(super) struct MachineArgs {
     /// They are multiplied in the layout of the file, which saves load time and memory but decodes slower
     #[arg(long, env = "LLAMA_ARG_NO_REPACK", hide_env_values = true, value_parser = clap::builder::FalseyValueParser::new())]
     no_repack: bool,
-    /// Distance at which weights are prefetched, in cache lines of 64 bytes; 0 for no prefetching
+    /// Distance at which weights are prefetched, in cache lines of 64 bytes, or `streams`; 0 for no prefetching
     ///
-    /// The result does not depend on it [default: measured on the first tokens]
-    #[arg(long, value_name = "N")]
-    prefetch: Option<usize>,
+    /// `streams` interleaves prefetches of parts of a weight that are 4 KiB or more apart (AVX-512). The result does not depend on it
+    /// [default: measured on the first tokens]
+    #[arg(long, value_name = "N|streams")]
+    prefetch: Option<Prefetching>,
 }
 
 fn n_threads(text: &str) -> Result<u16, String> {

@@ -7,9 +7,10 @@ use std::time::Instant;
 use super::Cpu;
 use super::huge_pages::HugePages;
 use super::pool::Distribution;
+use super::prefetch::{CHOICES, Prefetching};
 use super::repack::Line;
 use crate::backend::Readers;
-use crate::simd::packed::{Packed, each};
+use crate::simd::packed::{Packed, Prefetches, each};
 use crate::simd::{Kernel, Simd};
 
 /// Upper limit of the bytes read per round: more than the caches hold.
@@ -20,11 +21,9 @@ const MIN_BYTES: usize = 64 << 20;
 const FREE_SHARE: u64 = 8;
 /// Cache lines per task.
 const TASK_LINES: usize = 1 << 14;
-/// Cache lines between a load and a prefetch.
-const DISTANCE: usize = 64;
-/// Rounds without and with prefetches. The fastest counts, because other programs only slow a round down, and CPUs
+/// Rounds with each of [`CHOICES`]. The fastest of all counts, because other programs only slow a round down, and CPUs
 /// differ in what is faster.
-const N_ROUNDS: usize = 6;
+const N_ROUNDS: usize = 3;
 
 impl Cpu {
     /// Returns the bytes per second that one thread or all threads together read from memory; `None` if too
@@ -46,14 +45,9 @@ impl Cpu {
         // SAFETY: all lines have just been written.
         let lines = unsafe { lines.get() };
         let tasks = lines.len() / TASK_LINES;
-        let round = |round: usize| {
+        let round = |prefetching: Prefetching| {
             let read = |i: usize| {
-                let lines = &lines[i * TASK_LINES..][..TASK_LINES];
-                let sum = match round % 2 {
-                    0 => self.sum::<false>(lines),
-                    _ => self.sum::<true>(lines),
-                };
-                black_box(sum);
+                black_box(self.sum(&lines[i * TASK_LINES..][..TASK_LINES], prefetching));
             };
             let started = Instant::now();
             match (&self.helpers, readers) {
@@ -62,17 +56,19 @@ impl Cpu {
             }
             started.elapsed().as_secs_f64()
         };
-        let fastest = (0..N_ROUNDS).map(round).fold(f64::INFINITY, f64::min);
+        let rounds = (0..N_ROUNDS).flat_map(|_| CHOICES);
+        let fastest = rounds.map(round).fold(f64::INFINITY, f64::min);
         let n_bytes = tasks * TASK_LINES * size_of::<Line>();
         (fastest > 0.0).then(|| n_bytes as f64 / fastest)
     }
 
     /// Sums the numbers of the lines, with the registers of products: smaller ones load a line several times, so
     /// that fewer lines are on their way from memory.
-    fn sum<const PREFETCH: bool>(&self, lines: &[Line]) -> u32 {
+    fn sum(&self, lines: &[Line], prefetching: Prefetching) -> u32 {
         let mut sum = 0;
-        let read = ReadLines::<PREFETCH> {
+        let read = ReadLines {
             lines,
+            prefetching,
             sum: &mut sum,
         };
         self.implementation.run(read);
@@ -81,22 +77,37 @@ impl Cpu {
 }
 
 /// Sums 32-bit numbers.
-struct ReadLines<'a, const PREFETCH: bool> {
+struct ReadLines<'a> {
     lines: &'a [Line],
+    prefetching: Prefetching,
     sum: &'a mut u32,
 }
 
-impl<const PREFETCH: bool> Kernel for ReadLines<'_, PREFETCH> {
+impl Kernel for ReadLines<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        // Several sums, so that no addition waits for the one before.
+        /// Streams, and the lines of each, one page of 4 KiB.
+        const N_STREAM: usize = 8;
+        const STREAM_LINES: usize = 64;
         let mut sums = [simd.splat_word(0); 4];
-        let (fours, rest) = self.lines.as_chunks::<4>();
-        for lines in fours {
-            sums = each!(4, i => add_line::<S, PREFETCH>(simd, sums[i], &lines[i]));
-        }
-        for line in rest {
-            sums[0] = add_line::<S, PREFETCH>(simd, sums[0], line);
+        match self.prefetching {
+            Prefetching::Distance(0) => {
+                let mut none = Prefetches::NONE;
+                add_lines::<S, false>(simd, self.lines, &mut none, &mut sums);
+            }
+            Prefetching::Distance(distance) => {
+                let ahead = self.lines.as_ptr().wrapping_add(distance);
+                let mut prefetches = Prefetches::consecutive(ahead.cast());
+                add_lines::<S, true>(simd, self.lines, &mut prefetches, &mut sums);
+            }
+            Prefetching::Streams => {
+                for lines in self.lines.chunks(N_STREAM * STREAM_LINES) {
+                    let next = lines.as_ptr().wrapping_add(N_STREAM * STREAM_LINES);
+                    let stride = STREAM_LINES * size_of::<Line>();
+                    let mut prefetches = Prefetches::of_streams(next.cast(), N_STREAM, stride);
+                    add_lines::<S, true>(simd, lines, &mut prefetches, &mut sums);
+                }
+            }
         }
         for sum in sums {
             let mut words = Line::ZERO;
@@ -108,11 +119,34 @@ impl<const PREFETCH: bool> Kernel for ReadLines<'_, PREFETCH> {
     }
 }
 
+/// Adds lines to several sums, so that no addition waits for the one before, and prefetches as many.
 #[inline(always)]
-fn add_line<W: Packed, const PREFETCH: bool>(simd: W, sum: W::Words, line: &Line) -> W::Words {
+fn add_lines<W: Packed, const PREFETCH: bool>(
+    simd: W,
+    lines: &[Line],
+    prefetches: &mut Prefetches,
+    sums: &mut [W::Words; 4],
+) {
+    // As many as there are streams, so that the number of the next stream is a constant.
+    let (eights, rest) = lines.as_chunks::<8>();
+    for lines in eights {
+        *sums = each!(4, i => add_line::<W, PREFETCH>(simd, sums[i], &lines[i], prefetches));
+        *sums = each!(4, i => add_line::<W, PREFETCH>(simd, sums[i], &lines[4 + i], prefetches));
+    }
+    for line in rest {
+        sums[0] = add_line::<W, PREFETCH>(simd, sums[0], line, prefetches);
+    }
+}
+
+#[inline(always)]
+fn add_line<W: Packed, const PREFETCH: bool>(
+    simd: W,
+    sum: W::Words,
+    line: &Line,
+    prefetches: &mut Prefetches,
+) -> W::Words {
     if PREFETCH {
-        let ahead = std::ptr::from_ref(line).wrapping_add(DISTANCE);
-        simd.prefetch_early(ahead.cast());
+        prefetches.prefetch(simd, 1);
     }
     simd.add(sum, simd.load_words(&line.0))
 }
@@ -131,7 +165,7 @@ mod tests {
             }
             Line(line)
         };
-        let lines = [1, 17, 33, 49, 65].map(line);
+        let lines = Vec::from_iter((0..13).map(|i| line(1 + 16 * i)));
         for isa in Cpu::available() {
             let config = CpuConfig {
                 threads: 1,
@@ -139,8 +173,9 @@ mod tests {
                 ..CpuConfig::default()
             };
             let cpu = Cpu::new(config).unwrap();
-            assert_eq!(cpu.sum::<false>(&lines), 80 * 81 / 2, "{isa}");
-            assert_eq!(cpu.sum::<true>(&lines), 80 * 81 / 2, "{isa}");
+            for prefetching in CHOICES {
+                assert_eq!(cpu.sum(&lines, prefetching), 208 * 209 / 2, "{isa}");
+            }
         }
     }
 

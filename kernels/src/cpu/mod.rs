@@ -26,14 +26,15 @@ use schemas::threads;
 use crate::backend::{Backend, Largest, Readers, Storage, UnsupportedWeight, WeightData};
 pub use crate::ops::cache::cpu::Cache;
 pub use crate::ops::moe::cpu::Routes;
-use crate::simd::Kernel;
 use crate::simd::dispatch::{self, Implementation};
 pub use crate::simd::{Isa, UnknownIsa};
+use crate::simd::{Kernel, Simd};
 use arena::Arena;
 pub use buffer::Buffer;
 use huge_pages::HugePages;
 use pool::{Distribution, Pool};
 use prefetch::Prefetch;
+pub use prefetch::{ParsePrefetchingError, Prefetching};
 use read_ahead::ReadOrder;
 pub use weight::Weight;
 
@@ -47,9 +48,8 @@ pub struct CpuConfig {
     pub isa: Option<Isa>,
     /// Memory layout of quantized weights.
     pub layout: Layout,
-    /// Distance at which products prefetch weights, in cache lines of 64 bytes, 0 for none; `None` to let the
-    /// first products measure it.
-    pub prefetch: Option<usize>,
+    /// Lines that products prefetch; `None` to let the first products measure what is fastest.
+    pub prefetch: Option<Prefetching>,
 }
 
 /// Memory layout of quantized weights in products.
@@ -96,6 +96,20 @@ pub(crate) fn rows_per_task(work: usize) -> usize {
     (TASK_WORK / work.max(1)).max(1)
 }
 
+/// Returns whether products prefetch between their arithmetic, which streams need.
+fn spreads_prefetches(implementation: Implementation) -> bool {
+    struct Find<'a>(&'a mut bool);
+    impl Kernel for Find<'_> {
+        #[inline(always)]
+        fn run<S: Simd>(self, _: S) {
+            *self.0 = S::SPREADS_PREFETCHES;
+        }
+    }
+    let mut found = false;
+    implementation.run_products(Find(&mut found));
+    found
+}
+
 impl Cpu {
     /// Starts the threads, or as many of them as the system allows.
     ///
@@ -109,14 +123,14 @@ impl Cpu {
         let threads = threads::count(config.threads);
         // Portable code has no instruction that prefetches.
         let prefetch = match implementation.isa() {
-            Isa::Portable => Some(0),
+            Isa::Portable => Some(Prefetching::Distance(0)),
             _ => config.prefetch,
         };
         Ok(Cpu {
             helpers: (threads > 1).then(|| Pool::new(threads - 1)),
             implementation,
             layout: config.layout,
-            prefetch: Prefetch::new(prefetch),
+            prefetch: Prefetch::new(prefetch, spreads_prefetches(implementation)),
             huge_pages: HugePages::default(),
             cache_pages: HugePages::default(),
             read_order: ReadOrder::default(),
@@ -210,7 +224,7 @@ impl Backend for Cpu {
         self.measure_read_rate(self.free_bytes(), readers)
     }
 
-    fn prefetch_distance(&self) -> Option<usize> {
+    fn prefetching(&self) -> Option<Prefetching> {
         self.prefetch.chosen()
     }
 

@@ -1,6 +1,8 @@
-//! Distance at which products prefetch weights. Some CPUs read a stream faster with software
-//! prefetches, some without: the first passes of a model measure which. The result affects time alone.
+//! Ways of products to prefetch weights. CPUs differ in which is fastest: the first passes of a model measure it. The
+//! result affects time alone.
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -9,12 +11,64 @@ use schemas::gguf::DType;
 use super::Cpu;
 use crate::backend::{Backend, MatmulOp, WeightData};
 
-/// Distances to choose from, in cache lines; 0 is no prefetching.
-const DISTANCES: [usize; 2] = [0, 64];
+/// The lines of a weight that products with few activation rows prefetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetching {
+    /// Lines at this distance, in cache lines of 64 bytes; none if it is 0.
+    Distance(usize),
+    /// Lines of five to sixteen streams at least 4 KiB apart, interleaved. Products that compute longer than they wait, and instruction sets other than AVX-512, prefetch 96
+    /// lines ahead instead.
+    Streams,
+}
 
-/// Distance for several activation rows in one pass over a panel. On Zen 4, waiting and computing add up without
-/// software prefetches from three rows on.
-const WIDE_DISTANCE: usize = 96;
+impl Prefetching {
+    /// The distance for several activation rows in one pass over a panel. On Zen 4, waiting and computing add up
+    /// without software prefetches from three rows on.
+    pub(crate) const WIDE_DISTANCE: usize = 96;
+
+    /// Returns the distance, if it is one.
+    pub fn distance(self) -> Option<usize> {
+        match self {
+            Prefetching::Distance(distance) => Some(distance),
+            Prefetching::Streams => None,
+        }
+    }
+}
+
+/// A text that is neither a number nor `streams`.
+#[derive(Debug, thiserror::Error)]
+#[error("expected a number of cache lines or `streams`")]
+pub struct ParsePrefetchingError;
+
+impl FromStr for Prefetching {
+    type Err = ParsePrefetchingError;
+
+    fn from_str(text: &str) -> Result<Prefetching, ParsePrefetchingError> {
+        match text {
+            "streams" => Ok(Prefetching::Streams),
+            _ => text
+                .parse()
+                .map(Prefetching::Distance)
+                .map_err(|_| ParsePrefetchingError),
+        }
+    }
+}
+
+impl fmt::Display for Prefetching {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Prefetching::Distance(distance) => write!(f, "{distance}"),
+            Prefetching::Streams => f.write_str("streams"),
+        }
+    }
+}
+
+/// The ways to choose from.
+pub(super) const CHOICES: [Prefetching; 3] = [
+    Prefetching::Distance(0),
+    Prefetching::Distance(64),
+    Prefetching::Streams,
+];
 
 /// Passes that are timed with each distance, unless fewer show that one is slower.
 const N_PASSES: usize = 5;
@@ -32,8 +86,8 @@ struct Samples {
     first: Option<usize>,
     /// Seconds of the products of the current pass so far, and their bytes.
     pass: (f64, usize),
-    /// Seconds per byte of each pass, for each distance.
-    passes: [Vec<f64>; DISTANCES.len()],
+    /// Seconds per byte of each pass, for each choice.
+    passes: Vec<Vec<f64>>,
 }
 
 /// A product that reads a weight from memory and does little else.
@@ -44,60 +98,74 @@ pub(crate) struct Streamed {
     pub(crate) bytes: usize,
 }
 
-/// A distance, or the measurement that will choose it.
+/// A choice, or the measurement that will make it.
 pub(crate) struct Prefetch {
     /// For products with one activation row.
-    chosen: OnceLock<usize>,
-    /// For those with several.
-    wide: usize,
+    chosen: OnceLock<Prefetching>,
+    /// For those with several, unless streams were chosen for one.
+    wide: Prefetching,
+    choices: &'static [Prefetching],
     samples: Mutex<Samples>,
 }
 
 impl Prefetch {
-    /// `distance` in cache lines; `None` to measure.
-    pub(crate) fn new(distance: Option<usize>) -> Prefetch {
+    /// `prefetching` is `None` to measure; streams are a choice if the instruction set `has_streams`.
+    pub(crate) fn new(prefetching: Option<Prefetching>, has_streams: bool) -> Prefetch {
+        let choices = match has_streams {
+            true => &CHOICES[..],
+            false => &CHOICES[..2],
+        };
         Prefetch {
-            chosen: distance.map_or_else(OnceLock::new, OnceLock::from),
-            wide: distance.unwrap_or(WIDE_DISTANCE),
-            samples: Mutex::default(),
+            chosen: prefetching.map_or_else(OnceLock::new, OnceLock::from),
+            wide: prefetching.unwrap_or(Prefetching::Distance(Prefetching::WIDE_DISTANCE)),
+            choices,
+            samples: Mutex::new(Samples {
+                passes: vec![Vec::new(); choices.len()],
+                ..Samples::default()
+            }),
         }
     }
 
-    /// Returns the chosen distance, if it is known yet.
-    pub(crate) fn chosen(&self) -> Option<usize> {
+    /// Returns the choice, if it is known yet.
+    pub(crate) fn chosen(&self) -> Option<Prefetching> {
         self.chosen.get().copied()
     }
 
-    /// Runs a product with `n` activation rows, which is given the distance. `streamed` is `None` if its time
-    /// says nothing about the distance.
-    pub(crate) fn run(&self, n: usize, streamed: Option<Streamed>, product: impl FnOnce(usize)) {
-        if n > 1 {
-            return product(self.wide);
-        }
-        if let Some(distance) = self.chosen() {
-            return product(distance);
+    /// Runs a product with `n` activation rows, which is told what to prefetch. `streamed` is `None` if its time
+    /// says nothing about that.
+    pub(crate) fn run(
+        &self,
+        n: usize,
+        streamed: Option<Streamed>,
+        product: impl FnOnce(Prefetching),
+    ) {
+        match self.chosen() {
+            Some(Prefetching::Streams) => return product(Prefetching::Streams),
+            _ if n > 1 => return product(self.wide),
+            Some(chosen) => return product(chosen),
+            None => {}
         }
         let streamed = streamed.filter(|streamed| streamed.bytes >= MIN_BYTES);
-        let distance = self.next_distance(streamed);
+        let prefetching = self.next(streamed);
         let started = Instant::now();
-        product(distance);
+        product(prefetching);
         if let Some(streamed) = streamed {
             self.record(started.elapsed(), streamed.bytes);
         }
     }
 
-    /// Returns the distance for the next product: that of the current pass.
-    fn next_distance(&self, streamed: Option<Streamed>) -> usize {
+    /// Returns what the next product prefetches: the same in a whole pass.
+    fn next(&self, streamed: Option<Streamed>) -> Prefetching {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Streamed { weight, .. }) = streamed
             && *samples.first.get_or_insert(weight) == weight
         {
             samples.end_pass();
-            if let Some(distance) = samples.best() {
-                return *self.chosen.get_or_init(|| distance);
+            if let Some(best) = samples.best() {
+                return *self.chosen.get_or_init(|| self.choices[best]);
             }
         }
-        DISTANCES[samples.trial()]
+        self.choices[samples.trial()]
     }
 
     fn record(&self, time: Duration, bytes: usize) {
@@ -108,11 +176,17 @@ impl Prefetch {
 }
 
 impl Samples {
-    /// Returns the index of the distance of the current pass. The order (the Thue-Morse sequence) has no
-    /// period, so that no distance always meets the same disturbance.
+    /// Returns the index of the choice of the current pass. The order (a generalized Thue-Morse sequence) has no
+    /// period, so that no choice always meets the same disturbance.
     fn trial(&self) -> usize {
-        let n: usize = self.passes.iter().map(Vec::len).sum();
-        n.count_ones() as usize % DISTANCES.len()
+        let n_choice = self.passes.len();
+        let mut n: usize = self.passes.iter().map(Vec::len).sum();
+        let mut digits = 0;
+        while n > 0 {
+            digits += n % n_choice;
+            n /= n_choice;
+        }
+        digits % n_choice
     }
 
     fn end_pass(&mut self) {
@@ -123,8 +197,8 @@ impl Samples {
         }
     }
 
-    /// Returns the distance with the smallest median: after enough passes, or as soon as each of its passes was
-    /// faster than every pass with another distance.
+    /// Returns the index of the choice with the smallest median: after enough passes, or as soon as each of its passes
+    /// was faster than every pass with another choice.
     fn best(&mut self) -> Option<usize> {
         let n = self.passes.iter().map(Vec::len).min()?;
         if n < MIN_PASSES {
@@ -134,20 +208,18 @@ impl Samples {
             passes.sort_by(f64::total_cmp);
         }
         let median = |i: usize| self.passes[i][self.passes[i].len() / 2];
-        let best = (0..DISTANCES.len()).min_by(|&a, &b| median(a).total_cmp(&median(b)))?;
+        let best = (0..self.passes.len()).min_by(|&a, &b| median(a).total_cmp(&median(b)))?;
         let slowest = self.passes[best].last()?;
-        let others = (0..DISTANCES.len()).filter(|&i| i != best);
-        let is_clear = others
-            .map(|i| self.passes[i][0])
-            .all(|fastest| *slowest < fastest);
-        (is_clear || n >= N_PASSES).then_some(DISTANCES[best])
+        let mut others = self.passes.iter().enumerate().filter(|&(i, _)| i != best);
+        let is_clear = others.all(|(_, passes)| *slowest < passes[0]);
+        (is_clear || n >= N_PASSES).then_some(best)
     }
 }
 
 impl Cpu {
-    /// Multiplies a weight that is larger than the caches until the distance is chosen, and returns it; takes
-    /// less than a second. `None` if this instruction set has no choice.
-    pub fn measure_prefetch_distance(&self) -> Option<usize> {
+    /// Multiplies a weight that is larger than the caches until it is known what products prefetch best, and returns it;
+    /// takes less than a second.
+    pub fn measure_prefetching(&self) -> Option<Prefetching> {
         // 75 MB.
         const N_COLS: usize = 2048;
         const N_ROWS: usize = 65536;
@@ -163,10 +235,10 @@ impl Cpu {
         self.upload(&[0.0; N_COLS], &mut x, 0);
         let mut out = self.buffer(N_ROWS);
         // The first product repacks the weight, the second begins a pass.
-        for _ in 0..DISTANCES.len() * N_PASSES + 2 {
+        for _ in 0..self.prefetch.choices.len() * N_PASSES + 2 {
             self.matmul(&weight, &x, 1, &mut out);
         }
-        self.prefetch_distance()
+        self.prefetching()
     }
 }
 
@@ -180,33 +252,50 @@ mod tests {
     };
 
     #[test]
-    fn the_faster_distance_is_chosen() {
-        for (fast, distance) in DISTANCES.into_iter().enumerate() {
-            // Without an overlap of the times, two passes with each distance suffice.
-            for (n_passes, noise) in [(MIN_PASSES, 0), (N_PASSES, 10)] {
-                let prefetch = Prefetch::new(None);
-                for pass in 0..DISTANCES.len() * n_passes {
-                    // The product of a large weight takes longer, whatever its distance.
-                    for (weight, time) in [(1, 100), (2, 400)] {
-                        assert_eq!(prefetch.chosen(), None);
-                        let found = prefetch.next_distance(Some(Streamed { weight, ..STREAMED }));
-                        let slow = if found == DISTANCES[fast] { 0 } else { 1 };
-                        // The first pass with each distance was disturbed.
-                        let noise = if pass < 2 { noise } else { 0 };
-                        prefetch.record(Duration::from_millis(time + slow + noise), MIN_BYTES);
+    fn the_fastest_choice_is_made() {
+        for n_choice in [2, 3] {
+            for fastest in &CHOICES[..n_choice] {
+                // Without an overlap of the times, two passes with each suffice.
+                for (n_passes, noise) in [(MIN_PASSES, 0), (N_PASSES, 10)] {
+                    let prefetch = Prefetch::new(None, n_choice == 3);
+                    let mut trials = Vec::new();
+                    while prefetch.chosen().is_none() {
+                        // The product of a large weight takes longer, whatever it prefetches.
+                        for (weight, time) in [(1, 100), (2, 400)] {
+                            let found = prefetch.next(Some(Streamed { weight, ..STREAMED }));
+                            let slow = if found == *fastest { 0 } else { 1 };
+                            // The first passes were disturbed.
+                            let noise = if trials.len() < n_choice { noise } else { 0 };
+                            prefetch.record(Duration::from_millis(time + slow + noise), MIN_BYTES);
+                            trials.extend((weight == 1).then_some(found));
+                        }
+                    }
+                    assert_eq!(prefetch.chosen(), Some(*fastest));
+                    // The last one was not a trial.
+                    trials.pop();
+                    for choice in &CHOICES[..n_choice] {
+                        let n = trials.iter().filter(|trial| *trial == choice).count();
+                        assert!(n >= n_passes, "{n} of {n_passes} passes with {choice}");
                     }
                 }
-                assert_eq!(prefetch.next_distance(Some(STREAMED)), distance);
-                assert_eq!(prefetch.chosen(), Some(distance));
             }
         }
+    }
+
+    #[test]
+    fn choices_are_read_as_they_are_written() {
+        for choice in CHOICES {
+            assert_eq!(choice.to_string().parse::<Prefetching>().unwrap(), choice);
+        }
+        assert!("stream".parse::<Prefetching>().is_err());
+        assert!("-1".parse::<Prefetching>().is_err());
     }
 
     /// Two models of one backend compute at the same time.
     #[test]
     fn a_product_does_not_wait_for_another() {
-        for distance in [None, Some(7)] {
-            let prefetch = Prefetch::new(distance);
+        for prefetching in [None, Some(Prefetching::Distance(7))] {
+            let prefetch = Prefetch::new(prefetching, true);
             let mut inner = false;
             prefetch.run(1, Some(STREAMED), |_| {
                 prefetch.run(1, Some(STREAMED), |_| inner = true);
@@ -217,7 +306,7 @@ mod tests {
 
     #[test]
     fn small_weights_are_not_timed() {
-        let prefetch = Prefetch::new(None);
+        let prefetch = Prefetch::new(None, true);
         let small = Streamed {
             bytes: MIN_BYTES - 1,
             ..STREAMED
@@ -227,8 +316,10 @@ mod tests {
             prefetch.run(1, None, |_| {});
         }
         assert_eq!(prefetch.chosen(), None);
-        let prefetch = Prefetch::new(Some(7));
-        prefetch.run(1, Some(STREAMED), |distance| assert_eq!(distance, 7));
-        prefetch.run(2, None, |distance| assert_eq!(distance, 7));
+        for set in [Prefetching::Distance(7), Prefetching::Streams] {
+            let prefetch = Prefetch::new(Some(set), true);
+            prefetch.run(1, Some(STREAMED), |found| assert_eq!(found, set));
+            prefetch.run(2, None, |found| assert_eq!(found, set));
+        }
     }
 }

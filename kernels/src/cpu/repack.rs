@@ -368,6 +368,11 @@ pub(crate) struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
+    /// Address of the first line.
+    pub(crate) fn start(self) -> *const Line {
+        self.lines.as_ptr()
+    }
+
     /// Cache lines.
     pub(crate) fn len(self) -> usize {
         self.lines.len()

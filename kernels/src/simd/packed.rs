@@ -124,39 +124,76 @@ pub(crate) trait TakeColumn<W: Packed> {
     fn take(&mut self, simd: W, element: usize, rows: W::Floats);
 }
 
-/// Consecutive cache lines to prefetch between the products of four words.
+/// Cache lines to prefetch one by one: those of some streams, the first line of each, then the second of each, and so on.
 #[derive(Clone, Copy)]
-pub(crate) struct WordPrefetches {
-    pub(crate) first: *const u8,
-    /// Number of lines after each word, at most [`WordPrefetches::MAX_COUNT`].
-    pub(crate) counts: [usize; 4],
+pub(crate) struct Prefetches {
+    /// The next line.
+    line: *const u8,
+    /// Number of the stream of that line, a constant.
+    stream: usize,
+    /// Number of streams, a constant.
+    n_stream: usize,
+    /// Bytes from a line of a stream to that of the next.
+    stride: usize,
+    /// Bytes from a line of the last stream to the next line of the first; wraps around.
+    back: usize,
 }
 
-impl WordPrefetches {
+impl Prefetches {
+    /// For products that prefetch nothing.
+    pub(crate) const NONE: Prefetches = Prefetches::consecutive(ptr::null());
+
+    /// Lines one after another.
+    #[inline(always)]
+    pub(crate) const fn consecutive(line: *const u8) -> Prefetches {
+        Prefetches {
+            line,
+            stream: 0,
+            n_stream: 1,
+            stride: LINE,
+            back: LINE,
+        }
+    }
+
+    /// Lines of `n_stream` streams, a constant, that are `stride` bytes apart. `line` is the first of the first stream.
+    #[inline(always)]
+    pub(crate) fn of_streams(line: *const u8, n_stream: usize, stride: usize) -> Prefetches {
+        Prefetches {
+            line,
+            stream: 0,
+            n_stream,
+            stride,
+            back: LINE.wrapping_sub((n_stream - 1) * stride),
+        }
+    }
+
+    /// Maximum number of lines after one word.
     pub(crate) const MAX_COUNT: usize = 2;
 
-    pub(crate) const NONE: WordPrefetches = WordPrefetches {
-        first: ptr::null(),
-        counts: [0; 4],
-    };
-
-    /// Prefetches the lines of one word.
+    /// Prefetches the next `n` lines.
     #[inline(always)]
-    pub(crate) fn prefetch<W: Packed>(self, simd: W, word: usize) {
-        let before = match word {
-            0 => 0,
-            1 => self.counts[0],
-            2 => self.counts[0] + self.counts[1],
-            _ => self.counts[0] + self.counts[1] + self.counts[2],
-        };
-        let line = self.first.wrapping_add(LINE * before);
+    pub(crate) fn prefetch<W: Packed>(&mut self, simd: W, n: usize) {
         // Not a loop, which might not be unrolled.
-        if self.counts[word] > 0 {
-            simd.prefetch_early(line);
+        if n > 0 {
+            simd.prefetch_early(self.next());
         }
-        if self.counts[word] > 1 {
-            simd.prefetch_early(line.wrapping_add(LINE));
+        if n > 1 {
+            simd.prefetch_early(self.next());
         }
+    }
+
+    /// Returns the next line.
+    #[inline(always)]
+    pub(crate) fn next(&mut self) -> *const u8 {
+        let line = self.line;
+        // Not multiplied: products of strides would take registers.
+        let (stream, bytes) = match self.stream + 1 == self.n_stream {
+            true => (0, self.back),
+            false => (self.stream + 1, self.stride),
+        };
+        self.stream = stream;
+        self.line = line.wrapping_add(bytes);
+        line
     }
 }
 
@@ -248,7 +285,8 @@ pub(crate) trait Packed: Copy {
         sums: Self::Words,
         quants: [Self::Words; 4],
         x: [u32; 4],
-        _prefetches: WordPrefetches,
+        _counts: [usize; 4],
+        _prefetches: &mut Prefetches,
     ) -> Self::Words {
         self.add_products::<BITS>(sums, quants, x)
     }

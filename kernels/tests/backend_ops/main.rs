@@ -17,7 +17,7 @@ use std::iter;
 use std::sync::Arc;
 
 use kernels::backend::Backend;
-use kernels::cpu::{Cpu, CpuConfig, Layout};
+use kernels::cpu::{Cpu, CpuConfig, Layout, Prefetching};
 use kernels::cuda::{Cuda, DriverConfig, Launching};
 
 use cases::{cases, device_cases};
@@ -216,18 +216,19 @@ fn bits(rows: Vec<Vec<f32>>) -> Vec<Vec<u32>> {
 fn backends() -> Vec<Cpu> {
     let mut backends = Vec::new();
     for isa in Cpu::available() {
-        for (threads, layout) in [
-            (1, Layout::Repacked),
-            (1, Layout::FileOrder),
-            (2, Layout::Repacked),
-            (3, Layout::FileOrder),
-            (3, Layout::Repacked),
+        let none = Prefetching::Distance(0);
+        for (threads, layout, prefetch) in [
+            (1, Layout::Repacked, Prefetching::Distance(40)),
+            (1, Layout::FileOrder, Prefetching::Streams),
+            (2, Layout::Repacked, none),
+            (3, Layout::FileOrder, none),
+            (3, Layout::Repacked, Prefetching::Streams),
         ] {
             let config = CpuConfig {
                 threads,
                 isa: Some(isa),
                 layout,
-                prefetch: Some(40 * (threads % 2)),
+                prefetch: Some(prefetch),
             };
             backends.push(Cpu::new(config).expect("an available instruction set"));
         }

@@ -42,9 +42,12 @@ pub struct BenchReport {
     #[serde(default)]
     pub read_gigabytes_per_s_of_one_thread: Option<f64>,
     /// Distance at which products prefetch weights, in cache lines of 64 bytes, measured in this run unless
-    /// set; 0 for no prefetching, null if it was not measured.
+    /// set; 0 for no prefetching, null if it was not measured or streams are prefetched.
     #[serde(default)]
     pub prefetch_distance: Option<usize>,
+    /// True if products prefetch several streams (`--prefetch streams`).
+    #[serde(default)]
+    pub prefetches_streams: bool,
     /// `decode_gigabytes_per_s` divided by `read_gigabytes_per_s`; more than 1 if weights stay in the CPU's
     /// caches.
     #[serde(default)]

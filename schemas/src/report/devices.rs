@@ -24,9 +24,12 @@ pub struct DevicesReport {
     #[serde(default)]
     pub read_gigabytes_per_s_of_one_thread: Option<f64>,
     /// Distance at which products prefetch weights, in cache lines of 64 bytes, chosen by measurement; 0 for
-    /// no prefetching, null if it was not measured.
+    /// no prefetching, null if it was not measured or streams are prefetched.
     #[serde(default)]
     pub prefetch_distance: Option<usize>,
+    /// True if products prefetch several streams (`--prefetch streams`).
+    #[serde(default)]
+    pub prefetches_streams: bool,
     /// Instruction sets of this CPU that have kernels, best first.
     pub instruction_sets: Vec<String>,
     /// CUDA version that the driver supports; null without a driver.

@@ -227,8 +227,8 @@ impl Display for Text<'_> {
         if let Some(rate) = r.read_gigabytes_per_s_of_one_thread {
             writeln!(f, "one thread reads {rate:.1} GB/s")?;
         }
-        if let Some(distance) = r.prefetch_distance {
-            writeln!(f, "{}", prefetching(distance))?;
+        if let Some(text) = prefetching(r.prefetch_distance, r.prefetches_streams) {
+            writeln!(f, "{text}")?;
         }
         write!(
             f,

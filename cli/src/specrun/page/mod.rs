@@ -80,11 +80,14 @@ pub(crate) fn change(change: SpeedChange) -> &'static str {
     }
 }
 
-/// Describes the distance of prefetches, in cache lines.
-pub(crate) fn prefetching(distance: usize) -> String {
+/// Describes how weights are prefetched, by the distance in cache lines or in streams, if it is known.
+pub(crate) fn prefetching(distance: Option<usize>, streams: bool) -> Option<String> {
     match distance {
-        0 => "weights are read without software prefetches".to_owned(),
-        _ => format!("weights are prefetched {distance} cache lines ahead"),
+        Some(0) => Some("weights are read without software prefetches".to_owned()),
+        Some(distance) => Some(format!(
+            "weights are prefetched {distance} cache lines ahead"
+        )),
+        None => streams.then(|| "weights are prefetched in several streams".to_owned()),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
 use crate::cpu::pool::Distribution;
-use crate::cpu::prefetch::Streamed;
+use crate::cpu::prefetch::{Prefetching, Streamed};
 use crate::cpu::read_ahead::{self, Start};
 use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
@@ -186,8 +186,8 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator
         shares: Some(&shares),
         ahead,
     };
-    cpu.prefetch.run(n, streamed, |prefetch| {
-        cpu.distribute(work, tasks, distribution, |task| task.run(cpu, prefetch));
+    cpu.prefetch.run(n, streamed, |prefetching| {
+        cpu.distribute(work, tasks, distribution, |task| task.run(cpu, prefetching));
     });
 }
 
@@ -197,6 +197,8 @@ struct Task<'a> {
     w: &'a Weight,
     /// The first weight row.
     first: usize,
+    /// The weight rows of this and other tasks with which one thread begins.
+    rows: Range<usize>,
     /// One column per weight row, `(n, rows)`.
     out: ColumnsMut<'a>,
 }
@@ -229,6 +231,12 @@ impl Tasks<'_, '_> {
     fn end_share(&mut self) {
         let start = self.shares.last().map_or(0, |share| share.end);
         self.shares.push(start..self.tasks.len());
+        let is_next = |a: &Task<'_>, b: &Task<'_>| ptr::eq(a.w, b.w) && a.rows.end == b.rows.start;
+        for tasks in self.tasks[start..].chunk_by_mut(is_next) {
+            let end = tasks.last().map_or(0, |task| task.rows.end);
+            let start = tasks.first().map_or(0, |task| task.rows.start);
+            tasks.iter_mut().for_each(|task| task.rows = start..end);
+        }
     }
 }
 
@@ -266,7 +274,14 @@ fn split<'a, 'b>(
             }
             let first = w.n_rows - rest.n_cols();
             let (out, later) = rest.split_at(n_row);
-            all_tasks.tasks.push(Task { x, w, first, out });
+            let rows = first..first + n_row;
+            all_tasks.tasks.push(Task {
+                x,
+                w,
+                first,
+                rows,
+                out,
+            });
             all_tasks.work += n_row * row_work;
             rest = later;
         }
@@ -286,8 +301,14 @@ fn starts(tasks: &[Task<'_>], shares: &[Range<usize>]) -> impl Iterator<Item = S
 }
 
 impl Task<'_> {
-    fn run(self, cpu: &Cpu, prefetch: usize) {
-        let Task { x, w, first, out } = self;
+    fn run(self, cpu: &Cpu, prefetching: Prefetching) {
+        let Task {
+            x,
+            w,
+            first,
+            rows,
+            out,
+        } = self;
         match (x, w.products) {
             (Factor::Quants(x), Products::Quants(kernels)) => {
                 let product = QuantProduct {
@@ -295,7 +316,8 @@ impl Task<'_> {
                     x,
                     first,
                     out,
-                    prefetch,
+                    rows,
+                    prefetching,
                 };
                 (kernels.multiply)(cpu.implementation, product);
             }

@@ -4,53 +4,15 @@
 
 use std::marker::PhantomData;
 
+use super::cpu_prefetch::{PassPrefetches, Shape, share};
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{GROUP, Quantized};
-use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
-use crate::simd::packed::{
-    MAX_FUSED, MAX_PARTS, MAX_PASSES, Packed, ROWS, WordPrefetches, array, each,
-};
+use crate::cpu::repack::Panel;
+use crate::simd::packed::{MAX_FUSED, MAX_PARTS, Packed, Prefetches, ROWS};
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
 };
-
-/// Distances at which a pass over a panel prefetches, in cache lines.
-#[derive(Clone, Copy)]
-pub(super) struct Distances {
-    /// The distance of a pass with less than half of [`MAX_FUSED`] rows.
-    short: usize,
-    /// Distances of consecutive groups of tiles; 0 for groups of other passes, whose lines are in the caches.
-    by_group: [usize; MAX_PASSES],
-}
-
-impl Distances {
-    /// Returns the distances of one of several passes. A single pass prefetches `distance` lines ahead. Of several, each
-    /// prefetches the lines of its groups in the next panel, `next` lines ahead, so that memory is read all the time.
-    /// Nothing is prefetched if `distance` is 0.
-    #[inline(always)]
-    pub(super) fn of_pass(pass: usize, n_pass: usize, distance: usize, next: usize) -> Self {
-        let next = if distance == 0 { 0 } else { next };
-        Distances {
-            short: if pass == 0 { distance } else { next },
-            by_group: array(|group| match (n_pass, group % n_pass) {
-                (1, _) => distance,
-                (_, owner) if owner == pass => next,
-                _ => 0,
-            }),
-        }
-    }
-
-    /// Returns the distance for a group in a pass with `N` rows. A pass with less than half of the rows of others, which
-    /// is the last one, is too short to share the next panel.
-    #[inline(always)]
-    fn of_group<const N: usize>(self, group: usize) -> usize {
-        match 2 * N {
-            MAX_FUSED.. => self.by_group[group % MAX_PASSES],
-            _ => self.short,
-        }
-    }
-}
 
 /// Multiplies a panel by the activation rows `x`, groups of `(tiles, rows)`: one array of sums for each row. There are at
 /// most [`Packed::FUSED`] of them. `scales` is scratch memory.
@@ -58,7 +20,7 @@ impl Distances {
 pub(super) fn multiply<S: Simd, T: Unpack>(
     simd: S,
     panel: Panel<'_>,
-    distances: Distances,
+    prefetches: PassPrefetches,
     x: &[Quantized],
     n_tile: usize,
     scales: &mut [TileScales; MAX_TILES],
@@ -66,7 +28,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
     let mut sums = [[0.0; ROWS]; MAX_FUSED];
     let product = PanelProduct::<T> {
         panel,
-        distances,
+        prefetches,
         x,
         scales,
         sums: &mut sums,
@@ -74,7 +36,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
     };
     // Constant conditions, so that numbers of rows that cannot occur are not compiled.
     match x.len() / n_tile {
-        1 if distances.short == 0 => simd.run(OfRows::<T, false, 1>(product)),
+        1 if prefetches.is_none() => simd.run(OfRows::<T, false, 1>(product)),
         1 => simd.run(OfRows::<T, true, 1>(product)),
         2 if const { S::FUSED >= 2 } => simd.run(OfRows::<T, true, 2>(product)),
         3 if const { S::FUSED >= 3 } => simd.run(OfRows::<T, true, 3>(product)),
@@ -91,7 +53,7 @@ pub(super) fn multiply<S: Simd, T: Unpack>(
 /// The product of a panel with a few activation rows.
 struct PanelProduct<'a, T> {
     panel: Panel<'a>,
-    distances: Distances,
+    prefetches: PassPrefetches,
     x: &'a [Quantized],
     /// Scratch memory.
     scales: &'a mut [TileScales; MAX_TILES],
@@ -107,7 +69,7 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
     fn run<S: Simd>(self, simd: S) {
         let PanelProduct {
             panel,
-            distances,
+            prefetches,
             x,
             scales,
             sums,
@@ -124,9 +86,9 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
                 1 => panel.block::<T>(i),
                 _ => panel.block::<T>(i).of_known_length(),
             };
-            let loads_prefetch = PREFETCH && !const { spreads_prefetches::<S, T>(N) };
+            let loads_prefetch = PREFETCH && !S::SPREADS_PREFETCHES;
             let scales_block = match loads_prefetch {
-                true => block.prefetching(distances.of_group::<N>(i)),
+                true => block.prefetching(prefetches.distance::<N>(i)),
                 false => block,
             };
             T::scales(simd, scales_block, &mut scales[..T::TILES]);
@@ -136,22 +98,28 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
                 let x = x.tiles(group * n_tile, n_tile);
                 let scales = &scales[group * n_tile..][..n_tile];
                 let number = i * n_group + group;
-                let distance = distances.of_group::<N>(number);
-                let prefetches =
-                    GroupPrefetches::<PREFETCH>::of_group::<S, T>(block, group, distance);
+                let lines = &mut prefetches.of_group::<S, T, N>(block, group, number);
                 let block = match loads_prefetch {
-                    true => block.prefetching(distance),
+                    true => block.prefetching(prefetches.distance::<N>(number)),
                     false => block,
                 };
                 // Not a loop, so that the position of each part is a constant.
                 if const { by_parts::<S, T>() } {
                     let [acc, second_acc] = &mut part_acc;
                     let (part, second_part) = (simd.part(0), simd.part(1));
-                    add_group::<_, T, _, N>(part, block, group, x, scales, prefetches, acc);
+                    add_group::<_, T, PREFETCH, N>(part, block, group, x, scales, lines, acc);
                     let acc = second_acc;
-                    add_group::<_, T, _, N>(second_part, block, group, x, scales, prefetches, acc);
+                    add_group::<_, T, PREFETCH, N>(
+                        second_part,
+                        block,
+                        group,
+                        x,
+                        scales,
+                        lines,
+                        acc,
+                    );
                 } else {
-                    add_group::<_, T, _, N>(simd, block, group, x, scales, prefetches, &mut acc);
+                    add_group::<_, T, PREFETCH, N>(simd, block, group, x, scales, lines, &mut acc);
                 }
             }
         }
@@ -229,60 +197,8 @@ fn store_part<W: Packed, const N: usize>(
     }
 }
 
-/// Returns whether prefetches are spread over the products with `n` activation rows, instead of alternating with the
-/// loads of the panel. Many at once would occupy the buffers that loads from the L2 cache need. The products of large
-/// groups follow a long unpacking, unless they take several turns, and with one row, those of more than four bits are few
-/// for the lines they read.
-const fn spreads_prefetches<W: Packed, T: Unpack>(n: usize) -> bool {
-    let is_small = group_tiles::<W, T>() < MAX_GROUP && (n > 1 || T::Form::BITS == 4);
-    W::SPREADS_PREFETCHES && (is_small || turns::<W, T>(n) > 1)
-}
-
-/// Cache lines to prefetch during the products of a group of tiles; none without `PREFETCH`.
-#[derive(Clone, Copy)]
-struct GroupPrefetches<const PREFETCH: bool> {
-    first: *const Line,
-    n: usize,
-}
-
-impl<const PREFETCH: bool> GroupPrefetches<PREFETCH> {
-    /// Returns the lines `distance` after those of a group.
-    #[inline(always)]
-    fn of_group<W: Packed, T: Unpack>(
-        block: Interleaved<'_, T>,
-        group: usize,
-        distance: usize,
-    ) -> GroupPrefetches<PREFETCH> {
-        let n = const {
-            let n_tile = group_tiles::<W, T>();
-            let n = Geometry::of::<T>().max_lines().div_ceil(T::TILES / n_tile);
-            // Each tile has eight words.
-            assert!(n <= 8 * n_tile * WordPrefetches::MAX_COUNT);
-            n
-        };
-        GroupPrefetches {
-            first: block.address(group * n + distance),
-            n,
-        }
-    }
-
-    /// Returns the share of one of `n_step` steps, each with the products of four words.
-    #[inline(always)]
-    fn share(self, step: usize, n_step: usize) -> WordPrefetches {
-        if !PREFETCH {
-            return WordPrefetches::NONE;
-        }
-        // Lines before those of a word.
-        let before = |word| (4 * step + word) * self.n / (4 * n_step);
-        WordPrefetches {
-            first: self.first.wrapping_add(before(0)).cast(),
-            counts: each!(4, word => before(word + 1) - before(word)),
-        }
-    }
-}
-
 /// Returns the number of tiles per group.
-const fn group_tiles<W: Packed, T: Unpack>() -> usize {
+pub(super) const fn group_tiles<W: Packed, T: Unpack>() -> usize {
     <T::Group<W> as Group<HalfTile<W>>>::TILES
 }
 
@@ -342,7 +258,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     group: usize,
     x: Rows<'_, N>,
     scales: &[TileScales],
-    prefetches: GroupPrefetches<PREFETCH>,
+    prefetches: &mut Prefetches,
     acc: &mut [W::Floats; N],
 ) {
     let minus_offset = match const { minus_offset::<T>(W::WIDE_OFFSET) } {
@@ -358,7 +274,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
         // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
         let first = T::quants::<W, 0>(simd, block, group);
         let quants = &first.as_ref()[tiles.clone()];
-        add_half::<W, T, _, 0, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        add_half::<W, T, PREFETCH, 0, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
         if T::Form::SCALES == 2 {
             for (i, tile) in tiles.clone().enumerate() {
                 let scales = HalfScales::load::<T::Form>(simd, &scales[tile], 0);
@@ -372,7 +288,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
         }
         let second = T::quants::<W, 1>(simd, block, group);
         let quants = &second.as_ref()[tiles.clone()];
-        add_half::<W, T, _, 1, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        add_half::<W, T, PREFETCH, 1, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
         for (i, tile) in tiles.enumerate() {
             let scales = HalfScales::load::<T::Form>(simd, &scales[tile], T::Form::SCALES - 1);
             for row in 0..N {
@@ -393,7 +309,7 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
     quants: &[HalfTile<W>],
     first: usize,
     x: Rows<'_, N>,
-    prefetches: GroupPrefetches<PREFETCH>,
+    prefetches: &mut Prefetches,
     dots: &mut [[W::Words; N]; MAX_GROUP],
 ) {
     let n = const { tiles_at_once::<W, T>(N) };
@@ -408,78 +324,22 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
                 false => dots[i][row],
             };
             let x = x.half(HALF);
-            let prefetches = match const { spreads_prefetches::<W, T>(N) } {
-                true => prefetches.share((2 * first + HALF * n + i) * N + row, n_step),
-                false => WordPrefetches::NONE,
+            // Between the products: many prefetches at once would occupy the buffers that loads from the L2 cache need.
+            let counts = match PREFETCH && W::SPREADS_PREFETCHES {
+                true => {
+                    let n_line = const { Shape::of::<W, T>() }.n_line;
+                    share(n_line, (2 * first + HALF * n + i) * N + row, n_step)
+                }
+                false => [0; 4],
             };
             // With several activation rows word by word, also for quants of fewer bits: sums of several words need
             // registers that unpacking needs.
             dots[i][row] = match (T::Form::BITS, N) {
-                (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, prefetches),
-                (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, prefetches),
-                (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, prefetches),
-                _ => simd.add_products_and_prefetch::<7>(dot, quants, x, prefetches),
+                (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, counts, prefetches),
+                (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, counts, prefetches),
+                (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, counts, prefetches),
+                _ => simd.add_products_and_prefetch::<7>(dot, quants, x, counts, prefetches),
             };
         }
     })));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn steps_share_all_lines() {
-        for (n, n_step) in [(9, 16), (9, 4), (27, 32), (9, 2), (5, 2), (0, 8)] {
-            let first = std::ptr::null::<Line>();
-            let group = GroupPrefetches::<true> { first, n };
-            let mut next = first;
-            for step in 0..n_step {
-                let share = group.share(step, n_step);
-                assert_eq!(share.first, next.cast());
-                assert!(share.counts.iter().all(|&n| n <= WordPrefetches::MAX_COUNT));
-                next = next.wrapping_add(share.counts.iter().sum());
-            }
-            assert_eq!(next, first.wrapping_add(n));
-        }
-    }
-
-    /// The distances of a group in each pass.
-    fn distances<const N: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
-        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<N>(group);
-        (0..n_pass).map(pass).collect()
-    }
-
-    /// Lines of a panel.
-    const NEXT: usize = 144;
-
-    #[test]
-    fn one_pass_prefetches_each_group_of_the_next_panel() {
-        for group in 0..12 {
-            assert_eq!(distances::<MAX_FUSED>(1, 64, group), [64]);
-            for n_pass in 2..=MAX_PASSES {
-                let found = distances::<MAX_FUSED>(n_pass, 64, group);
-                let prefetched = found.into_iter().filter(|&distance| distance > 0);
-                assert_eq!(prefetched.collect::<Vec<_>>(), [NEXT]);
-            }
-        }
-    }
-
-    #[test]
-    fn a_short_pass_prefetches_the_whole_next_panel() {
-        assert_eq!(distances::<1>(1, 64, 0), [64]);
-        for group in 0..4 {
-            assert_eq!(distances::<1>(2, 64, group)[1], NEXT);
-        }
-    }
-
-    #[test]
-    fn a_distance_of_0_prefetches_nothing() {
-        for n_pass in 1..=MAX_PASSES {
-            for group in 0..4 {
-                assert_eq!(distances::<MAX_FUSED>(n_pass, 0, group), vec![0; n_pass]);
-                assert_eq!(distances::<2>(n_pass, 0, group), vec![0; n_pass]);
-            }
-        }
-    }
 }

@@ -7,12 +7,15 @@
 //! threads.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 
-use super::cpu_fused::{self, Distances};
+use super::cpu_fused;
+use super::cpu_prefetch::PassPrefetches;
 use super::cpu_tiled::{Groups, Scratch};
 use crate::cpu::activation::{Activations, Quantized};
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
+use crate::cpu::prefetch::Prefetching;
 use crate::cpu::repack::{Geometry, PanelReader};
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
@@ -59,8 +62,9 @@ pub(crate) struct QuantProduct<'a> {
     pub(crate) first: usize,
     /// One column per weight row, `(n, rows)`.
     pub(crate) out: ColumnsMut<'a>,
-    /// Distance at which the weight is prefetched, in cache lines; 0 for none.
-    pub(crate) prefetch: usize,
+    /// The weight rows that the thread multiplies one after another.
+    pub(crate) rows: Range<usize>,
+    pub(crate) prefetching: Prefetching,
 }
 
 /// A product with a weight of blocks `T`.
@@ -77,7 +81,8 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             x,
             first,
             mut out,
-            prefetch,
+            rows,
+            prefetching,
         } = self.product;
         let n_tile = w.n_cols / LANES;
         let n = x.len();
@@ -91,9 +96,23 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
             for done in (0..out.n_cols()).step_by(ROWS) {
                 let [panel] = panels.panels(simd, [first + done], 0);
                 for (pass, (first_x, x)) in x.parts(S::FUSED).enumerate() {
-                    let distances = Distances::of_pass(pass, n_pass, prefetch, panel.len());
-                    let sums =
-                        cpu_fused::multiply::<S, T>(simd, panel, distances, x, n_tile, &mut scales);
+                    let prefetches = PassPrefetches::of_pass::<S, T>(
+                        prefetching,
+                        n,
+                        (pass, n_pass),
+                        panel,
+                        n_tile,
+                        first + done,
+                        &rows,
+                    );
+                    let sums = cpu_fused::multiply::<S, T>(
+                        simd,
+                        panel,
+                        prefetches,
+                        x,
+                        n_tile,
+                        &mut scales,
+                    );
                     for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
                         store(simd, &mut out, first_x + i, done, sums);
                     }

@@ -3,6 +3,7 @@
 pub(crate) mod cpu;
 mod cpu_fused;
 mod cpu_matrix;
+mod cpu_prefetch;
 pub(crate) mod cpu_quants;
 mod cpu_tiled;
 pub(crate) mod cuda;

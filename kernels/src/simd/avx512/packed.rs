@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::Avx512;
 use crate::simd::packed::{
-    Packed, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, WordPrefetches, array,
+    Packed, Prefetches, ROWS, TakeColumn, TileEncoding, TileQuants, WordBytes, array,
 };
 
 /// Loads sixteen bytes of each of four rows.
@@ -160,7 +160,8 @@ impl Packed for Avx512 {
         quants: [__m512i; 4],
         x: [u32; 4],
     ) -> __m512i {
-        self.add_products_and_prefetch::<BITS>(sums, quants, x, WordPrefetches::NONE)
+        let mut none = Prefetches::NONE;
+        self.add_products_and_prefetch::<BITS>(sums, quants, x, [0; 4], &mut none)
     }
 
     #[inline(always)]
@@ -169,14 +170,15 @@ impl Packed for Avx512 {
         mut sums: __m512i,
         quants: [__m512i; 4],
         x: [u32; 4],
-        prefetches: WordPrefetches,
+        counts: [usize; 4],
+        prefetches: &mut Prefetches,
     ) -> __m512i {
         for word in 0..4 {
             // SAFETY: the instructions are available.
             unsafe {
                 sums = _mm512_dpbusd_epi32(sums, quants[word], _mm512_set1_epi32(x[word] as i32));
-                if prefetches.counts[word] > 0 {
-                    prefetches.prefetch(self, word);
+                if counts[word] > 0 {
+                    prefetches.prefetch(self, counts[word]);
                     keep_order(&mut sums);
                 }
             }

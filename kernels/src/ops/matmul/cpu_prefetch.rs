@@ -1,0 +1,339 @@
+//! Lines that products with few activation rows prefetch while they multiply a panel.
+
+use std::ops::Range;
+
+use super::cpu_fused::group_tiles;
+use crate::cpu::prefetch::Prefetching;
+use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
+use crate::simd::LANES;
+use crate::simd::packed::{MAX_FUSED, MAX_PASSES, Packed, Prefetches, ROWS, array, each};
+use crate::types::common::unpack::Unpack;
+
+/// Lines that a pass over a panel prefetches.
+#[derive(Clone, Copy)]
+pub(super) struct PassPrefetches {
+    distances: Distances,
+    /// Instead of the lines at a distance.
+    streams: Option<Streams>,
+}
+
+impl PassPrefetches {
+    /// Returns the lines of one of several passes over a panel that starts at `row`, for `n` activation rows in all. `rows`
+    /// are the weight rows that the thread multiplies one after another.
+    #[inline(always)]
+    pub(super) fn of_pass<W: Packed, T: Unpack>(
+        prefetching: Prefetching,
+        n: usize,
+        (pass, n_pass): (usize, usize),
+        panel: Panel<'_>,
+        n_tile: usize,
+        row: usize,
+        rows: &Range<usize>,
+    ) -> Self {
+        let (distance, streams) = match prefetching {
+            Prefetching::Distance(distance) => (distance, None),
+            Prefetching::Streams
+                if n_pass == 1 && waits_for_memory::<T>(n) && const { W::SPREADS_PREFETCHES } =>
+            {
+                let number = (row - rows.start) / ROWS;
+                let n_panel = rows.len().div_ceil(ROWS);
+                let n_step = const { Shape::of::<W, T>() }.n_step(n_tile / group_tiles::<W, T>());
+                let streams =
+                    Streams::of_panel(panel.start(), panel.len(), n_step, (number, n_panel));
+                (Prefetching::WIDE_DISTANCE, streams)
+            }
+            Prefetching::Streams => (Prefetching::WIDE_DISTANCE, None),
+        };
+        PassPrefetches {
+            distances: Distances::of_pass(pass, n_pass, distance, panel.len()),
+            streams,
+        }
+    }
+
+    /// Returns whether a pass with one row prefetches nothing.
+    #[inline(always)]
+    pub(super) fn is_none(self) -> bool {
+        self.distances.short == 0
+    }
+
+    /// Returns the distance at which a pass with `N` rows prefetches the lines of a group of tiles.
+    #[inline(always)]
+    pub(super) fn distance<const N: usize>(self, group: usize) -> usize {
+        self.distances.of_group::<N>(group)
+    }
+
+    /// Returns the lines to prefetch while group `group` of a block is multiplied by `N` rows, group `number` of the
+    /// panel.
+    #[inline(always)]
+    pub(super) fn of_group<W: Packed, T: Unpack, const N: usize>(
+        self,
+        block: Interleaved<'_, T>,
+        group: usize,
+        number: usize,
+    ) -> Prefetches {
+        match self.streams {
+            // A constant condition: with an unknown stride, products that compute longer take up to a tenth more time.
+            Some(streams) if const { waits_for_memory::<T>(N) } => {
+                streams.of_group(const { Shape::of::<W, T>() }, number)
+            }
+            _ => {
+                let n_line = const { Shape::of::<W, T>() }.n_line;
+                let line = block.address(group * n_line + self.distance::<N>(number));
+                Prefetches::consecutive(line.cast())
+            }
+        }
+    }
+}
+
+/// Returns whether products with `n` activation rows take less time for arithmetic than for reading blocks `T`.
+const fn waits_for_memory<T: Unpack>(n: usize) -> bool {
+    /// Multiply-adds per cache line.
+    const MAX_WORK: usize = 384;
+    let weights = T::TILES * LANES * ROWS;
+    n * weights <= MAX_WORK * Geometry::of::<T>().max_lines()
+}
+
+/// Distances at which a pass over a panel prefetches, in cache lines.
+#[derive(Clone, Copy)]
+struct Distances {
+    /// The distance of a pass with less than half of [`MAX_FUSED`] rows.
+    short: usize,
+    /// Distances of consecutive groups of tiles; 0 for groups of other passes, whose lines are in the caches.
+    by_group: [usize; MAX_PASSES],
+}
+
+impl Distances {
+    /// Returns the distances of one of several passes. A single pass prefetches `distance` lines ahead. Of several, each
+    /// prefetches the lines of its groups in the next panel, `next` lines ahead, so that memory is read all the time.
+    /// Nothing is prefetched if `distance` is 0.
+    #[inline(always)]
+    fn of_pass(pass: usize, n_pass: usize, distance: usize, next: usize) -> Self {
+        let next = if distance == 0 { 0 } else { next };
+        Distances {
+            short: if pass == 0 { distance } else { next },
+            by_group: array(|group| match (n_pass, group % n_pass) {
+                (1, _) => distance,
+                (_, owner) if owner == pass => next,
+                _ => 0,
+            }),
+        }
+    }
+
+    /// Returns the distance for a group in a pass with `N` rows. A pass with less than half of the rows of others, which
+    /// is the last one, is too short to share the next panel.
+    #[inline(always)]
+    fn of_group<const N: usize>(self, group: usize) -> usize {
+        match 2 * N {
+            MAX_FUSED.. => self.by_group[group % MAX_PASSES],
+            _ => self.short,
+        }
+    }
+}
+
+/// Minimum number of cache lines from a stream to the next: a page of 4 KiB, in which hardware prefetchers follow one
+/// stream.
+const MIN_STRIDE: usize = 64;
+
+/// Fewest windows of a thread's panels for which streams are faster: nothing prefetches the first.
+const MIN_WINDOWS: usize = 16;
+
+/// The lines of a window, some consecutive panels, as streams of equal length, whose lines are interleaved. They are
+/// prefetched while the window before it is multiplied.
+#[derive(Clone, Copy)]
+struct Streams {
+    /// The line of the first stream for the first group of tiles of the panel that is multiplied.
+    first: *const Line,
+    /// Lines from a stream to the next.
+    stride: usize,
+}
+
+impl Streams {
+    /// Returns the panels of a window.
+    #[inline(always)]
+    fn window(n_step: usize) -> usize {
+        MIN_STRIDE.div_ceil(n_step.max(1))
+    }
+
+    /// Returns the streams for panel `number` of `n_panel` consecutive ones, which starts at `start` and has `len` lines,
+    /// `n_step` of each stream; `None` if there are few windows. In the last window, and where the next one is shorter,
+    /// these are lines of the panel itself, which are in the caches.
+    #[inline(always)]
+    fn of_panel(
+        start: *const Line,
+        len: usize,
+        n_step: usize,
+        (number, n_panel): (usize, usize),
+    ) -> Option<Streams> {
+        let window = Streams::window(n_step);
+        if n_panel < MIN_WINDOWS * window {
+            return None;
+        }
+        let at = number % window;
+        let next = number - at + window;
+        let n_next = window.min(n_panel.saturating_sub(next));
+        let (first, stride) = match at < n_next {
+            true => ((window - at) * len + at * n_step, n_next * n_step),
+            false => (0, 0),
+        };
+        Some(Streams {
+            first: start.wrapping_add(first),
+            stride,
+        })
+    }
+
+    /// Returns the lines to prefetch while group `number` of the panel is multiplied.
+    #[inline(always)]
+    fn of_group(self, shape: Shape, number: usize) -> Prefetches {
+        let line = self.first.wrapping_add(shape.n_step(number));
+        let stride = self.stride * size_of::<Line>();
+        Prefetches::of_streams(line.cast(), shape.n_stream, stride)
+    }
+}
+
+/// Streams among the lines of a type.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    /// Lines per group of tiles.
+    pub(super) n_line: usize,
+    /// Streams of which each group prefetches lines, a divisor of `n_line`.
+    n_stream: usize,
+}
+
+impl Shape {
+    pub(super) const fn of<W: Packed, T: Unpack>() -> Shape {
+        let n_tile = group_tiles::<W, T>();
+        let n_line = Geometry::of::<T>().max_lines().div_ceil(T::TILES / n_tile);
+        // Each tile has eight words.
+        assert!(n_line <= 8 * n_tile * Prefetches::MAX_COUNT);
+        Shape::new(n_line)
+    }
+
+    const fn new(n_line: usize) -> Shape {
+        /// Hardware prefetchers follow about thirty streams, half of them those of another thread of the core.
+        const MAX_STREAMS: usize = 16;
+        let mut n_stream = n_line;
+        while n_stream > MAX_STREAMS || !n_line.is_multiple_of(n_stream) {
+            n_stream -= 1;
+        }
+        Shape { n_line, n_stream }
+    }
+
+    /// Returns the lines of each stream that `n_group` groups prefetch.
+    const fn n_step(self, n_group: usize) -> usize {
+        n_group * (self.n_line / self.n_stream)
+    }
+}
+
+/// Returns how many lines of a group of `n_line` are prefetched after each word in one of `n_step` steps, each with the
+/// products of four words.
+#[inline(always)]
+pub(super) fn share(n_line: usize, step: usize, n_step: usize) -> [usize; 4] {
+    // Lines before those of a word.
+    let before = |word| (4 * step + word) * n_line / (4 * n_step);
+    each!(4, word => before(word + 1) - before(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn steps_share_all_lines() {
+        for (n_line, n_step) in [(9, 16), (9, 4), (27, 32), (9, 2), (5, 2), (0, 8)] {
+            let shares = Vec::from_iter((0..n_step).flat_map(|step| share(n_line, step, n_step)));
+            assert!(shares.iter().all(|&n| n <= Prefetches::MAX_COUNT));
+            assert_eq!(shares.iter().sum::<usize>(), n_line);
+        }
+    }
+
+    proptest! {
+        /// Groups have up to `n_line` lines, and panels up to one line per group less.
+        #[test]
+        fn streams_have_the_lines_of_the_next_window(
+            n_line in 1..40usize,
+            n_group in 1..40usize,
+            n_window in 0..24usize,
+            n_more in 0..4usize,
+            missing in 0..2usize,
+        ) {
+            let shape = Shape::new(n_line);
+            let n_step = shape.n_step(n_group);
+            let len = n_group * n_line - missing * (n_group - 1);
+            let window = Streams::window(n_step);
+            let n_panel = n_window * window + n_more % window;
+            // The panel during which each line is prefetched first.
+            let mut found = HashMap::new();
+            for number in 0..n_panel {
+                let start = std::ptr::null::<Line>().wrapping_add(number * len);
+                let streams = Streams::of_panel(start, len, n_step, (number, n_panel));
+                prop_assert_eq!(streams.is_some(), n_window >= MIN_WINDOWS);
+                let Some(streams) = streams else { return Ok(()) };
+                for group in 0..n_group {
+                    let mut lines = streams.of_group(shape, group);
+                    for _ in 0..n_line {
+                        let line = lines.next().addr() / size_of::<Line>();
+                        found.entry(line).or_insert(number);
+                    }
+                }
+            }
+            for line in window * len..n_panel * len {
+                let during = found.get(&line).copied().unwrap_or(n_panel);
+                prop_assert!(during < line / len, "line {line} in panel {during}");
+            }
+            // Streams are as long as those of the longest groups.
+            let end = n_panel * len + window * n_step * shape.n_stream;
+            prop_assert!(found.keys().all(|&line| line < end));
+        }
+    }
+
+    #[test]
+    fn streams_are_a_page_apart() {
+        for n_step in [1, 16, 48, 64, 100] {
+            let streams = Streams::of_panel(std::ptr::null(), 9 * n_step, n_step, (0, 2000));
+            assert!(streams.is_some_and(|streams| streams.stride >= MIN_STRIDE));
+        }
+    }
+
+    /// The distances of a group in each pass.
+    fn distances<const N: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
+        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<N>(group);
+        (0..n_pass).map(pass).collect()
+    }
+
+    /// Lines of a panel.
+    const NEXT: usize = 144;
+
+    #[test]
+    fn one_pass_prefetches_each_group_of_the_next_panel() {
+        for group in 0..12 {
+            assert_eq!(distances::<MAX_FUSED>(1, 64, group), [64]);
+            for n_pass in 2..=MAX_PASSES {
+                let found = distances::<MAX_FUSED>(n_pass, 64, group);
+                let prefetched = found.into_iter().filter(|&distance| distance > 0);
+                assert_eq!(prefetched.collect::<Vec<_>>(), [NEXT]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_short_pass_prefetches_the_whole_next_panel() {
+        assert_eq!(distances::<1>(1, 64, 0), [64]);
+        for group in 0..4 {
+            assert_eq!(distances::<1>(2, 64, group)[1], NEXT);
+        }
+    }
+
+    #[test]
+    fn a_distance_of_0_prefetches_nothing() {
+        for n_pass in 1..=MAX_PASSES {
+            for group in 0..4 {
+                assert_eq!(distances::<MAX_FUSED>(n_pass, 0, group), vec![0; n_pass]);
+                assert_eq!(distances::<2>(n_pass, 0, group), vec![0; n_pass]);
+            }
+        }
+    }
+}
