@@ -152,7 +152,7 @@ pub trait Backend:
         None
     }
 
-    /// Returns what products prefetch; `None` if it has not been measured yet or the backend has no such choice.
+    /// Returns the lines that products prefetch; `None` if it has not been measured yet or the backend has no such choice.
     fn prefetching(&self) -> Option<Prefetching> {
         None
     }

@@ -14,8 +14,8 @@ use crate::output::{self, Format};
 
 /// List the CPU instruction sets and the CUDA devices that can run models
 ///
-/// Measures how fast this machine reads memory, which limits decoding, and how weights are
-/// best prefetched; this takes a second. If CUDA devices cannot be used, prints the reason and what to do.
+/// Measures how fast this machine reads memory, which limits decoding, and how weights are best prefetched; this takes a
+/// second. If CUDA devices cannot be used, prints the reason and what to do.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Print the result as JSON

@@ -1,7 +1,6 @@
-//! Ways of products to prefetch weights. CPUs differ in which is fastest: the first passes of a model measure it. The
+//! Prefetching of weights by products. CPUs differ in what is fastest: the first passes of a model measure it. The
 //! result affects time alone.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,8 +15,8 @@ use crate::backend::{Backend, MatmulOp, WeightData};
 pub enum Prefetching {
     /// Lines at this distance, in cache lines of 64 bytes; none if it is 0.
     Distance(usize),
-    /// Lines of five to sixteen streams at least 4 KiB apart, interleaved. Products that compute longer than they wait, and instruction sets other than AVX-512, prefetch 96
-    /// lines ahead instead.
+    /// Lines of five to sixteen streams at least 4 KiB apart, interleaved. Products that compute longer than they wait,
+    /// and instruction sets other than AVX-512, prefetch 96 lines ahead instead.
     Streams,
 }
 
@@ -54,15 +53,6 @@ impl FromStr for Prefetching {
     }
 }
 
-impl fmt::Display for Prefetching {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Prefetching::Distance(distance) => write!(f, "{distance}"),
-            Prefetching::Streams => f.write_str("streams"),
-        }
-    }
-}
-
 /// The ways to choose from.
 pub(super) const CHOICES: [Prefetching; 3] = [
     Prefetching::Distance(0),
@@ -70,10 +60,10 @@ pub(super) const CHOICES: [Prefetching; 3] = [
     Prefetching::Streams,
 ];
 
-/// Passes that are timed with each distance, unless fewer show that one is slower.
+/// Passes that are timed with each choice, unless fewer show that one is slower.
 const N_PASSES: usize = 5;
 
-/// Fewest passes that are timed with each distance.
+/// Fewest passes that are timed with each choice.
 const MIN_PASSES: usize = 2;
 
 /// Minimum bytes of a weight whose product is timed.
@@ -109,15 +99,20 @@ pub(crate) struct Prefetch {
 }
 
 impl Prefetch {
-    /// `prefetching` is `None` to measure; streams are a choice if the instruction set `has_streams`.
+    /// `prefetching` is `None` to measure. An instruction set that has no streams prefetches at a distance instead.
     pub(crate) fn new(prefetching: Option<Prefetching>, has_streams: bool) -> Prefetch {
+        let wide = Prefetching::Distance(Prefetching::WIDE_DISTANCE);
+        let prefetching = prefetching.map(|prefetching| match prefetching {
+            Prefetching::Streams if !has_streams => wide,
+            _ => prefetching,
+        });
         let choices = match has_streams {
             true => &CHOICES[..],
             false => &CHOICES[..2],
         };
         Prefetch {
             chosen: prefetching.map_or_else(OnceLock::new, OnceLock::from),
-            wide: prefetching.unwrap_or(Prefetching::Distance(Prefetching::WIDE_DISTANCE)),
+            wide: prefetching.unwrap_or(wide),
             choices,
             samples: Mutex::new(Samples {
                 passes: vec![Vec::new(); choices.len()],
@@ -275,7 +270,7 @@ mod tests {
                     trials.pop();
                     for choice in &CHOICES[..n_choice] {
                         let n = trials.iter().filter(|trial| *trial == choice).count();
-                        assert!(n >= n_passes, "{n} of {n_passes} passes with {choice}");
+                        assert!(n >= n_passes, "{n} of {n_passes} passes with {choice:?}");
                     }
                 }
             }
@@ -283,12 +278,19 @@ mod tests {
     }
 
     #[test]
-    fn choices_are_read_as_they_are_written() {
-        for choice in CHOICES {
-            assert_eq!(choice.to_string().parse::<Prefetching>().unwrap(), choice);
-        }
+    fn values_are_read() {
+        assert_eq!("0".parse::<Prefetching>().unwrap(), CHOICES[0]);
+        assert_eq!("64".parse::<Prefetching>().unwrap(), CHOICES[1]);
+        assert_eq!("streams".parse::<Prefetching>().unwrap(), CHOICES[2]);
         assert!("stream".parse::<Prefetching>().is_err());
         assert!("-1".parse::<Prefetching>().is_err());
+    }
+
+    #[test]
+    fn a_distance_replaces_streams_where_there_are_none() {
+        let prefetch = Prefetch::new(Some(Prefetching::Streams), false);
+        let distance = Prefetching::Distance(Prefetching::WIDE_DISTANCE);
+        assert_eq!(prefetch.chosen(), Some(distance));
     }
 
     /// Two models of one backend compute at the same time.

@@ -30,19 +30,16 @@ impl PassPrefetches {
         row: usize,
         rows: &Range<usize>,
     ) -> Self {
-        let (distance, streams) = match prefetching {
-            Prefetching::Distance(distance) => (distance, None),
-            Prefetching::Streams
-                if n_pass == 1 && waits_for_memory::<T>(n) && const { W::SPREADS_PREFETCHES } =>
-            {
+        let distance = prefetching.distance().unwrap_or(Prefetching::WIDE_DISTANCE);
+        let has_streams = prefetching == Prefetching::Streams && n_pass == 1;
+        let streams = match has_streams && waits_for_memory::<T>(n) {
+            true if const { W::SPREADS_PREFETCHES } => {
                 let number = (row - rows.start) / ROWS;
                 let n_panel = rows.len().div_ceil(ROWS);
                 let n_step = const { Shape::of::<W, T>() }.n_step(n_tile / group_tiles::<W, T>());
-                let streams =
-                    Streams::of_panel(panel.start(), panel.len(), n_step, (number, n_panel));
-                (Prefetching::WIDE_DISTANCE, streams)
+                Streams::of_panel(panel.start(), panel.len(), n_step, (number, n_panel))
             }
-            Prefetching::Streams => (Prefetching::WIDE_DISTANCE, None),
+            _ => None,
         };
         PassPrefetches {
             distances: Distances::of_pass(pass, n_pass, distance, panel.len()),
