@@ -70,18 +70,28 @@ static const void *body_args;
 
 #if defined(__x86_64__)
 static void *scheduler;
-extern "C" void emulated_switch(void **save, void *load);
-asm(".text\n"
-    ".local emulated_switch\n"
-    ".type emulated_switch, @function\n"
-    "emulated_switch:\n"
-    "  push %rbp\n  push %rbx\n  push %r12\n  push %r13\n  push %r14\n  push %r15\n"
-    "  mov %rsp, (%rdi)\n"
-    "  mov %rsi, %rsp\n"
-    "  pop %r15\n  pop %r14\n  pop %r13\n  pop %r12\n  pop %rbx\n  pop %rbp\n"
-    "  ret\n");
-static void leave() { emulated_switch(&fibers[current].stack_pointer, scheduler); }
-static void enter() { emulated_switch(&scheduler, fibers[current].stack_pointer); }
+/// Does nothing, which the compiler does not know: shared memory may have changed after a call.
+extern "C" void emulated_unknown();
+asm(".text\n.local emulated_unknown\n.type emulated_unknown, @function\nemulated_unknown:\n  ret\n");
+
+/// Saves where this stack stops and continues where another did. Not by a return: the processor predicts that a call
+/// returns to where it came from, and would be wrong each time.
+static __forceinline__ void switch_stack(void **save, void *load) {
+    emulated_unknown();
+    asm volatile(
+        // Leaves the bytes below the stack pointer, which the compiler may use.
+        "sub $128, %%rsp\n  push %%rbp\n  lea 1f(%%rip), %%rax\n  push %%rax\n"
+        "mov %%rsp, (%%rdi)\n  mov %%rsi, %%rsp\n  pop %%rax\n  jmp *%%rax\n"
+        "1:\n  pop %%rbp\n  add $128, %%rsp\n"
+        : "+D"(save), "+S"(load)
+        :
+        : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2",
+          "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15",
+          "cc", "memory");
+    emulated_unknown();
+}
+static void leave() { switch_stack(&fibers[current].stack_pointer, scheduler); }
+static void enter() { switch_stack(&scheduler, fibers[current].stack_pointer); }
 #else
 static ucontext_t scheduler;
 static void leave() { swapcontext(&fibers[current].context, &scheduler); }
@@ -101,11 +111,10 @@ static void prepare(uint32_t thread) {
     fiber.copies.assign(1, {});
     char *stack = stacks + (size_t)STACK * thread;
 #if defined(__x86_64__)
-    // The switch pops six registers and a return address. The last word is a return address that is never used.
+    // A switch pops where to continue. The last word is a return address that is never used.
     void **top = reinterpret_cast<void **>((reinterpret_cast<uintptr_t>(stack) + STACK) & ~(uintptr_t)15);
     *--top = nullptr;
     *--top = reinterpret_cast<void *>(begin);
-    for (int i = 0; i < 6; i++) *--top = nullptr;
     fiber.stack_pointer = top;
 #else
     getcontext(&fiber.context);
