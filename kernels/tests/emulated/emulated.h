@@ -70,16 +70,17 @@ static const void *body_args;
 
 #if defined(__x86_64__)
 static void *scheduler;
-/// Does nothing, which the compiler does not know: shared memory may have changed after a call.
+/// Does nothing, but the compiler cannot know that. After a call it reads shared memory again; after an `asm` it need
+/// not, because no `asm` may access a static variable that it is not given.
 extern "C" void emulated_unknown();
 asm(".text\n.local emulated_unknown\n.type emulated_unknown, @function\nemulated_unknown:\n  ret\n");
 
-/// Saves where this stack stops and continues where another did. Not by a return: the processor predicts that a call
-/// returns to where it came from, and would be wrong each time.
+/// Saves where this stack stops and continues where another did. It jumps: the processor would predict that a `ret`
+/// goes to the caller on this stack, and be wrong each time.
 static __forceinline__ void switch_stack(void **save, void *load) {
     emulated_unknown();
     asm volatile(
-        // Leaves the bytes below the stack pointer, which the compiler may use.
+        // The compiler may use 128 bytes below the stack pointer.
         "sub $128, %%rsp\n  push %%rbp\n  lea 1f(%%rip), %%rax\n  push %%rax\n"
         "mov %%rsp, (%%rdi)\n  mov %%rsi, %%rsp\n  pop %%rax\n  jmp *%%rax\n"
         "1:\n  pop %%rbp\n  add $128, %%rsp\n"
