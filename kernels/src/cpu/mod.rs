@@ -26,9 +26,9 @@ use schemas::threads;
 use crate::backend::{Backend, Largest, Readers, Storage, UnsupportedWeight, WeightData};
 pub use crate::ops::cache::cpu::Cache;
 pub use crate::ops::moe::cpu::Routes;
+use crate::simd::Kernel;
 use crate::simd::dispatch::{self, Implementation};
 pub use crate::simd::{Isa, UnknownIsa};
-use crate::simd::{Kernel, Simd};
 use arena::Arena;
 pub use buffer::Buffer;
 use huge_pages::HugePages;
@@ -96,20 +96,6 @@ pub(crate) fn rows_per_task(work: usize) -> usize {
     (TASK_WORK / work.max(1)).max(1)
 }
 
-/// Returns whether products prefetch between their arithmetic, which streams need.
-fn spreads_prefetches(implementation: Implementation) -> bool {
-    struct Find<'a>(&'a mut bool);
-    impl Kernel for Find<'_> {
-        #[inline(always)]
-        fn run<S: Simd>(self, _: S) {
-            *self.0 = S::SPREADS_PREFETCHES;
-        }
-    }
-    let mut found = false;
-    implementation.run_products(Find(&mut found));
-    found
-}
-
 impl Cpu {
     /// Starts the threads, or as many of them as the system allows.
     ///
@@ -130,7 +116,7 @@ impl Cpu {
             helpers: (threads > 1).then(|| Pool::new(threads - 1)),
             implementation,
             layout: config.layout,
-            prefetch: Prefetch::new(prefetch, spreads_prefetches(implementation)),
+            prefetch: Prefetch::new(prefetch),
             huge_pages: HugePages::default(),
             cache_pages: HugePages::default(),
             read_order: ReadOrder::default(),

@@ -15,8 +15,8 @@ use crate::backend::{Backend, MatmulOp, WeightData};
 pub enum Prefetching {
     /// Lines at this distance, in cache lines of 64 bytes; none if it is 0.
     Distance(usize),
-    /// Lines of five to sixteen streams at least 4 KiB apart, interleaved. Products that compute longer than they wait,
-    /// and instruction sets other than AVX-512, prefetch 96 lines ahead instead.
+    /// Lines of five to sixteen streams at least 4 KiB apart, interleaved. Products that compute longer than they wait
+    /// prefetch 96 lines ahead instead.
     Streams,
 }
 
@@ -94,28 +94,18 @@ pub(crate) struct Prefetch {
     chosen: OnceLock<Prefetching>,
     /// For those with several, unless streams were chosen for one.
     wide: Prefetching,
-    choices: &'static [Prefetching],
     samples: Mutex<Samples>,
 }
 
 impl Prefetch {
-    /// `prefetching` is `None` to measure. An instruction set that has no streams prefetches at a distance instead.
-    pub(crate) fn new(prefetching: Option<Prefetching>, has_streams: bool) -> Prefetch {
+    /// `prefetching` is `None` to measure.
+    pub(crate) fn new(prefetching: Option<Prefetching>) -> Prefetch {
         let wide = Prefetching::Distance(Prefetching::WIDE_DISTANCE);
-        let prefetching = prefetching.map(|prefetching| match prefetching {
-            Prefetching::Streams if !has_streams => wide,
-            _ => prefetching,
-        });
-        let choices = match has_streams {
-            true => &CHOICES[..],
-            false => &CHOICES[..2],
-        };
         Prefetch {
             chosen: prefetching.map_or_else(OnceLock::new, OnceLock::from),
             wide: prefetching.unwrap_or(wide),
-            choices,
             samples: Mutex::new(Samples {
-                passes: vec![Vec::new(); choices.len()],
+                passes: vec![Vec::new(); CHOICES.len()],
                 ..Samples::default()
             }),
         }
@@ -157,10 +147,10 @@ impl Prefetch {
         {
             samples.end_pass();
             if let Some(best) = samples.best() {
-                return *self.chosen.get_or_init(|| self.choices[best]);
+                return *self.chosen.get_or_init(|| CHOICES[best]);
             }
         }
-        self.choices[samples.trial()]
+        CHOICES[samples.trial()]
     }
 
     fn record(&self, time: Duration, bytes: usize) {
@@ -230,7 +220,7 @@ impl Cpu {
         self.upload(&[0.0; N_COLS], &mut x, 0);
         let mut out = self.buffer(N_ROWS);
         // The first product repacks the weight, the second begins a pass.
-        for _ in 0..self.prefetch.choices.len() * N_PASSES + 2 {
+        for _ in 0..CHOICES.len() * N_PASSES + 2 {
             self.matmul(&weight, &x, 1, &mut out);
         }
         self.prefetching()
@@ -248,30 +238,32 @@ mod tests {
 
     #[test]
     fn the_fastest_choice_is_made() {
-        for n_choice in [2, 3] {
-            for fastest in &CHOICES[..n_choice] {
-                // Without an overlap of the times, two passes with each suffice.
-                for (n_passes, noise) in [(MIN_PASSES, 0), (N_PASSES, 10)] {
-                    let prefetch = Prefetch::new(None, n_choice == 3);
-                    let mut trials = Vec::new();
-                    while prefetch.chosen().is_none() {
-                        // The product of a large weight takes longer, whatever it prefetches.
-                        for (weight, time) in [(1, 100), (2, 400)] {
-                            let found = prefetch.next(Some(Streamed { weight, ..STREAMED }));
-                            let slow = if found == *fastest { 0 } else { 1 };
-                            // The first passes were disturbed.
-                            let noise = if trials.len() < n_choice { noise } else { 0 };
-                            prefetch.record(Duration::from_millis(time + slow + noise), MIN_BYTES);
-                            trials.extend((weight == 1).then_some(found));
-                        }
+        for fastest in CHOICES {
+            // Without an overlap of the times, two passes with each suffice.
+            for (n_passes, noise) in [(MIN_PASSES, 0), (N_PASSES, 10)] {
+                let prefetch = Prefetch::new(None);
+                let mut trials = Vec::new();
+                while prefetch.chosen().is_none() {
+                    // The product of a large weight takes longer, whatever it prefetches.
+                    for (weight, time) in [(1, 100), (2, 400)] {
+                        let found = prefetch.next(Some(Streamed { weight, ..STREAMED }));
+                        let slow = if found == fastest { 0 } else { 1 };
+                        // The first passes were disturbed.
+                        let noise = if trials.len() < CHOICES.len() {
+                            noise
+                        } else {
+                            0
+                        };
+                        prefetch.record(Duration::from_millis(time + slow + noise), MIN_BYTES);
+                        trials.extend((weight == 1).then_some(found));
                     }
-                    assert_eq!(prefetch.chosen(), Some(*fastest));
-                    // The last one was not a trial.
-                    trials.pop();
-                    for choice in &CHOICES[..n_choice] {
-                        let n = trials.iter().filter(|trial| *trial == choice).count();
-                        assert!(n >= n_passes, "{n} of {n_passes} passes with {choice:?}");
-                    }
+                }
+                assert_eq!(prefetch.chosen(), Some(fastest));
+                // The last one was not a trial.
+                trials.pop();
+                for choice in CHOICES {
+                    let n = trials.iter().filter(|&&trial| trial == choice).count();
+                    assert!(n >= n_passes, "{n} of {n_passes} passes with {choice:?}");
                 }
             }
         }
@@ -286,18 +278,11 @@ mod tests {
         assert!("-1".parse::<Prefetching>().is_err());
     }
 
-    #[test]
-    fn a_distance_replaces_streams_where_there_are_none() {
-        let prefetch = Prefetch::new(Some(Prefetching::Streams), false);
-        let distance = Prefetching::Distance(Prefetching::WIDE_DISTANCE);
-        assert_eq!(prefetch.chosen(), Some(distance));
-    }
-
     /// Two models of one backend compute at the same time.
     #[test]
     fn a_product_does_not_wait_for_another() {
         for prefetching in [None, Some(Prefetching::Distance(7))] {
-            let prefetch = Prefetch::new(prefetching, true);
+            let prefetch = Prefetch::new(prefetching);
             let mut inner = false;
             prefetch.run(1, Some(STREAMED), |_| {
                 prefetch.run(1, Some(STREAMED), |_| inner = true);
@@ -308,7 +293,7 @@ mod tests {
 
     #[test]
     fn small_weights_are_not_timed() {
-        let prefetch = Prefetch::new(None, true);
+        let prefetch = Prefetch::new(None);
         let small = Streamed {
             bytes: MIN_BYTES - 1,
             ..STREAMED
@@ -319,7 +304,7 @@ mod tests {
         }
         assert_eq!(prefetch.chosen(), None);
         for set in [Prefetching::Distance(7), Prefetching::Streams] {
-            let prefetch = Prefetch::new(Some(set), true);
+            let prefetch = Prefetch::new(Some(set));
             prefetch.run(1, Some(STREAMED), |found| assert_eq!(found, set));
             prefetch.run(2, None, |found| assert_eq!(found, set));
         }

@@ -144,8 +144,6 @@ pub(crate) struct Interleaved<'a, T> {
     /// Bytes that are in no word, row by row.
     loose: &'a [u8],
     words: &'a [Line],
-    /// Distance at which loading a line prefetches another, in cache lines.
-    prefetch_distance: Option<usize>,
     of: PhantomData<T>,
 }
 
@@ -160,15 +158,6 @@ impl<T> Clone for Interleaved<'_, T> {
 impl<T> Copy for Interleaved<'_, T> {}
 
 impl<T: Unpack> Interleaved<'_, T> {
-    /// Returns the same block, whose loads prefetch the lines `distance` after theirs.
-    #[inline(always)]
-    pub(crate) fn prefetching(self, distance: usize) -> Self {
-        Interleaved {
-            prefetch_distance: Some(distance),
-            ..self
-        }
-    }
-
     /// Returns the same block with a known number of words, so that loads need no checks of bounds. The compiler moves
     /// products past checks, but not the loads of their activations, which then occupy registers.
     #[inline(always)]
@@ -176,13 +165,6 @@ impl<T: Unpack> Interleaved<'_, T> {
         Interleaved {
             words: &self.words[..const { Geometry::of::<T>() }.n_words()],
             ..self
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_after<W: Packed>(self, simd: W, line: *const Line) {
-        if let Some(distance) = self.prefetch_distance {
-            simd.prefetch_early(line.wrapping_add(distance).cast());
         }
     }
 
@@ -203,12 +185,6 @@ impl<T: Unpack> Interleaved<'_, T> {
             false => const { Geometry::of::<T>() }.line_of_word(word),
         }
     }
-
-    #[inline(always)]
-    fn load<W: Packed>(self, simd: W, line: &Line) -> W::Words {
-        self.prefetch_after(simd, line);
-        simd.load_words(&line.0)
-    }
 }
 
 impl<T: Unpack> Blocks for Interleaved<'_, T> {
@@ -218,27 +194,23 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
         let first = Self::line(at);
         // Changes nothing, but is known to be in bounds.
         let first = first.min(const { Geometry::of::<T>() }.n_words() - 4);
-        // One check, but loads that prefetch are checked one by one: see `Panel::parts`.
-        let words = match self.prefetch_distance {
-            Some(_) => self.words,
-            None => &self.words[..first + 4],
-        };
+        // One check.
+        let words = &self.words[..first + 4];
         array(|i| {
             debug_assert_eq!(Self::line(at + 4 * i), first + i);
-            self.load(simd, &words[first + i])
+            simd.load_words(&words[first + i].0)
         })
     }
 
     #[inline(always)]
     fn word<W: Packed>(self, simd: W, at: usize) -> W::Words {
-        self.load(simd, &self.words[Self::line(at)])
+        simd.load_words(&self.words[Self::line(at)].0)
     }
 
     #[inline(always)]
     fn halves<W: Packed>(self, simd: W, at: usize) -> W::Floats {
         let geometry = const { Geometry::of::<T>() };
         if geometry.n_loose() > 0 && at == geometry.loose_at() {
-            self.prefetch_after(simd, self.loose.as_ptr().cast());
             let halves = self.loose.as_chunks().0.first_chunk();
             return simd.load_halves(halves.expect("one half-precision number of each row"));
         }
@@ -397,7 +369,6 @@ impl<'a> Panel<'a> {
         Interleaved {
             loose,
             words,
-            prefetch_distance: None,
             of: PhantomData,
         }
     }

@@ -11,9 +11,6 @@ use super::{LANES, LINE};
 /// Rows that are multiplied together.
 pub(crate) const ROWS: usize = 16;
 
-/// Maximum of [`Packed::PARTS`].
-pub(crate) const MAX_PARTS: usize = 2;
-
 /// Maximum of [`Packed::FUSED`].
 pub(crate) const MAX_FUSED: usize = 8;
 
@@ -108,6 +105,28 @@ macro_rules! each {
 }
 pub(crate) use each;
 
+/// Evaluates an expression for each index below a constant of at most 2, 4 or 8. Not a loop, so that what depends on the
+/// index is constant.
+macro_rules! unrolled {
+    ($i:ident of 2 => $body:expr) => {
+        unrolled!($i of [0 1] < 2 => $body)
+    };
+    ($i:ident of 4 < $n:expr => $body:expr) => {
+        unrolled!($i of [0 1 2 3] < $n => $body)
+    };
+    ($i:ident of 8 < $n:expr => $body:expr) => {
+        unrolled!($i of [0 1 2 3 4 5 6 7] < $n => $body)
+    };
+    ($i:ident of [$($index:literal)*] < $n:expr => $body:expr) => {{
+        const { assert!($n <= [$($index),*].len()) };
+        $(if const { $index < $n } {
+            let $i = $index;
+            $body
+        })*
+    }};
+}
+pub(crate) use unrolled;
+
 /// Replaces each index by its entry of a table, one by one. A function of its own: inlined into every unpacking of a
 /// type with a grid, its loop takes the compiler many minutes.
 #[inline(never)]
@@ -197,6 +216,36 @@ impl Prefetches {
     }
 }
 
+/// Sums of products to which [`Packed::add_words`] adds.
+#[derive(Clone, Copy)]
+pub(crate) struct Sums<W: Packed> {
+    /// Sums in 32 bits.
+    pub(crate) wide: W::Words,
+    /// Pairs of sums in 16 bits that are not in `wide` yet.
+    pub(crate) narrow: W::Words,
+}
+
+impl<W: Packed> Sums<W> {
+    /// Sums that begin with `start`.
+    #[inline(always)]
+    pub(crate) fn new(simd: W, start: W::Words) -> Sums<W> {
+        Sums {
+            wide: start,
+            narrow: simd.splat_word(0),
+        }
+    }
+}
+
+/// Returns the number of words of quants with so many bits, each multiplied in two pairs, whose sums of pairs fit signed
+/// 16 bits; 1 for signed quants of 8 bits.
+pub(crate) const fn words_in_16_bits(bits: u32) -> usize {
+    let largest = 2 * ((1 << bits) - 1) * 127;
+    match i16::MAX as usize / largest {
+        0 => 1,
+        n => n,
+    }
+}
+
 /// Lane-wise operations on one word and one `f32` for each of [`ROWS`] rows.
 pub(crate) trait Packed: Copy {
     /// A 32-bit integer, or four bytes, per row.
@@ -218,14 +267,14 @@ pub(crate) trait Packed: Copy {
     const FUSED: usize = 1;
     /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
     const WIDE_OFFSET: i32 = 0;
-    /// Activation rows up to which products unpack weights in registers. With more than one pass of [`Packed::FUSED`]
-    /// rows, tiles are faster where a register has only a part of the rows.
-    const FUSED_ROWS: usize = match Self::PARTS == 1 && Self::FUSED == MAX_FUSED {
-        true => MAX_PASSES * MAX_FUSED,
-        false => Self::FUSED,
+    /// Activation rows up to which products unpack weights in registers, in one or more passes.
+    const FUSED_ROWS: usize = match Self::FUSED {
+        0 | 1 => Self::FUSED,
+        n => MAX_PASSES * n,
     };
-    /// True if [`Packed::add_products_and_prefetch`] prefetches.
-    const SPREADS_PREFETCHES: bool = false;
+    /// True if products with weights in registers go word by word over all activation rows, because there are too few
+    /// registers for the quants of several words.
+    const WORD_BY_WORD: bool = false;
     /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;
 
@@ -277,18 +326,41 @@ pub(crate) trait Packed: Copy {
         x: [u32; 4],
     ) -> Self::Words;
 
-    /// [`Packed::add_products`] that prefetches lines meanwhile, if the instruction set has
-    /// [`Packed::SPREADS_PREFETCHES`].
+    /// [`Packed::add_products`] that prefetches `counts` lines after the words.
     #[inline(always)]
     fn add_products_and_prefetch<const BITS: u32>(
         self,
         sums: Self::Words,
         quants: [Self::Words; 4],
         x: [u32; 4],
-        _counts: [usize; 4],
-        _prefetches: &mut Prefetches,
+        counts: [usize; 4],
+        prefetches: &mut Prefetches,
     ) -> Self::Words {
-        self.add_products::<BITS>(sums, quants, x)
+        let sums = self.add_products::<BITS>(sums, quants, x);
+        each!(4, word => prefetches.prefetch(self, counts[word]));
+        sums
+    }
+
+    /// Adds the products of two words, like [`Packed::add_products`], and keeps the order of these calls. The sums have the
+    /// products of `before` words.
+    #[inline(always)]
+    fn add_words<const BITS: u32>(
+        self,
+        sums: Sums<Self>,
+        quants: [Self::Words; 2],
+        x: [u32; 2],
+        _before: usize,
+    ) -> Sums<Self> {
+        let zero = self.splat_word(0);
+        let quants = [quants[0], quants[1], zero, zero];
+        let wide = self.add_products::<BITS>(sums.wide, quants, [x[0], x[1], 0, 0]);
+        Sums { wide, ..sums }
+    }
+
+    /// Returns the sums of products in 32 bits.
+    #[inline(always)]
+    fn total(self, sums: Sums<Self>) -> Self::Words {
+        sums.wide
     }
 
     /// Returns the sums of products of `N` words, 4 or 8, of each of `P` tiles with those of each of `C` activation

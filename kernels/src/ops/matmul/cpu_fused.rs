@@ -8,7 +8,7 @@ use super::cpu_prefetch::{PassPrefetches, Shape, share};
 use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::{GROUP, Quantized};
 use crate::cpu::repack::Panel;
-use crate::simd::packed::{MAX_FUSED, MAX_PARTS, Packed, Prefetches, ROWS};
+use crate::simd::packed::{MAX_FUSED, Packed, Prefetches, ROWS, Sums, each, unrolled};
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_GROUP, MAX_TILES, TileForm, TileScales, Unpack,
@@ -75,9 +75,7 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
             sums,
             ..
         } = self.0;
-        const { assert!(S::SPREADS_PREFETCHES == <S::Part as Packed>::SPREADS_PREFETCHES) };
         let mut acc = [simd.splat_floats(0.0); N];
-        let mut part_acc = [[simd.part(0).splat_floats(0.0); N]; MAX_PARTS];
         let n_block = x.len() / N / T::TILES;
         let x = Rows::<N>::new(x);
         for i in 0..n_block {
@@ -86,12 +84,7 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
                 1 => panel.block::<T>(i),
                 _ => panel.block::<T>(i).of_known_length(),
             };
-            let loads_prefetch = PREFETCH && !S::SPREADS_PREFETCHES;
-            let scales_block = match loads_prefetch {
-                true => block.prefetching(prefetches.distance::<N>(i)),
-                false => block,
-            };
-            T::scales(simd, scales_block, &mut scales[..T::TILES]);
+            T::scales(simd, block, &mut scales[..T::TILES]);
             let n_tile = const { group_tiles::<S, T>() };
             let n_group = T::TILES / n_tile;
             for group in 0..n_group {
@@ -99,36 +92,11 @@ impl<T: Unpack, const PREFETCH: bool, const N: usize> Kernel for OfRows<'_, T, P
                 let scales = &scales[group * n_tile..][..n_tile];
                 let number = i * n_group + group;
                 let lines = &mut prefetches.of_group::<S, T, N>(block, group, number);
-                let block = match loads_prefetch {
-                    true => block.prefetching(prefetches.distance::<N>(number)),
-                    false => block,
-                };
-                // Not a loop, so that the position of each part is a constant.
-                if const { by_parts::<S, T>() } {
-                    let [acc, second_acc] = &mut part_acc;
-                    let (part, second_part) = (simd.part(0), simd.part(1));
-                    add_group::<_, T, PREFETCH, N>(part, block, group, x, scales, lines, acc);
-                    let acc = second_acc;
-                    add_group::<_, T, PREFETCH, N>(
-                        second_part,
-                        block,
-                        group,
-                        x,
-                        scales,
-                        lines,
-                        acc,
-                    );
-                } else {
-                    add_group::<_, T, PREFETCH, N>(simd, block, group, x, scales, lines, &mut acc);
-                }
+                add_group::<_, T, PREFETCH, N>(simd, block, group, x, scales, lines, &mut acc);
             }
         }
-        // Not a loop, which would keep the sums in memory all the time.
-        if const { by_parts::<S, T>() } {
-            store_part(simd.part(0), &part_acc[0], sums);
-            store_part(simd.part(1), &part_acc[1], sums);
-        } else {
-            store_part(simd, &acc, sums);
+        for (sums, acc) in sums.iter_mut().zip(acc) {
+            simd.store_floats(acc, sums);
         }
     }
 }
@@ -178,57 +146,37 @@ impl<'a, const N: usize> Rows<'a, N> {
     }
 }
 
-/// Returns whether the parts of the rows are multiplied one after the other: large groups of tiles, and products of
-/// 8 bits, need more registers than there are for all rows.
-const fn by_parts<S: Simd, T: Unpack>() -> bool {
-    let large = group_tiles::<S, T>() == MAX_GROUP || T::Form::BITS == 8;
-    S::PARTS == 2 && large
-}
-
-/// Writes the sums of some rows.
-#[inline(always)]
-fn store_part<W: Packed, const N: usize>(
-    simd: W,
-    acc: &[W::Floats; N],
-    sums: &mut [[f32; ROWS]; MAX_FUSED],
-) {
-    for row in 0..N {
-        simd.store_floats(acc[row], &mut sums[row]);
-    }
-}
-
 /// Returns the number of tiles per group.
 pub(super) const fn group_tiles<W: Packed, T: Unpack>() -> usize {
     <T::Group<W> as Group<HalfTile<W>>>::TILES
 }
 
-/// Evaluates an expression for each index below a constant of at most 4. Not a loop, so that what depends on the index is
-/// constant.
-macro_rules! unrolled {
-    ($i:ident < $n:expr => $body:expr) => {{
-        const { assert!($n <= 4) };
-        unrolled!($i = 0 < $n => $body);
-        unrolled!($i = 1 < $n => $body);
-        unrolled!($i = 2 < $n => $body);
-        unrolled!($i = 3 < $n => $body);
-    }};
-    ($i:ident = $index:literal < $n:expr => $body:expr) => {
-        if const { $index < $n } {
-            let $i = $index;
-            $body
-        }
-    };
-}
-
 /// Returns the number of tiles of a group whose sums for `rows` activation rows fit the register file.
 const fn tiles_at_once<W: Packed, T: Unpack>(rows: usize) -> usize {
-    // Sums for which there are registers beside quants, scales and activations.
-    const MAX_SUMS: usize = 20;
     let mut n = group_tiles::<W, T>();
-    while W::FUSED == MAX_FUSED && n > 1 && rows * (n * T::Form::SCALES + 1) > MAX_SUMS {
+    while n > 1 && !fits::<W, T>(rows, n) {
         n /= 2;
     }
     n
+}
+
+/// Returns whether the sums of `tiles` tiles for `rows` activation rows fit beside quants, scales and activations.
+const fn fits<W: Packed, T: Unpack>(rows: usize, tiles: usize) -> bool {
+    match (W::WORD_BY_WORD, W::FUSED) {
+        // Sums of floats stay in memory.
+        (true, _) => rows * tiles <= W::SUMS,
+        (false, MAX_FUSED) => rows * (tiles * T::Form::SCALES + 1) <= 20,
+        _ => true,
+    }
+}
+
+/// Returns the number of sums of products that go word by word; 0 if others do.
+const fn sums_at_once<W: Packed, T: Unpack>(rows: usize) -> usize {
+    match W::WORD_BY_WORD && rows <= W::FUSED {
+        true => tiles_at_once::<W, T>(rows) * rows,
+        // The compiler also checks products that are never called.
+        false => 0,
+    }
 }
 
 /// Returns the number of turns in which the tiles of a group are multiplied by `rows` activation rows.
@@ -266,38 +214,38 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
         _ if const { start_of::<W, T>(0).is_some() } => None,
         minus_offset => Some(simd.splat_floats(minus_offset as f32)),
     };
-    unrolled!(turn < turns::<W, T>(N) => {
+    unrolled!(turn of 4 < turns::<W, T>(N) => {
         let n = const { tiles_at_once::<W, T>(N) };
         let tiles = turn * n..(turn + 1) * n;
         let mut products = [[simd.splat_floats(0.0); N]; MAX_GROUP];
-        let mut dots = [[simd.splat_word(0); N]; MAX_GROUP];
+        let mut sums = [[Sums::new(simd, simd.splat_word(0)); N]; MAX_GROUP];
         // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
         let first = T::quants::<W, 0>(simd, block, group);
         let quants = &first.as_ref()[tiles.clone()];
-        add_half::<W, T, PREFETCH, 0, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        add_half::<W, T, PREFETCH, 0, N>(simd, quants, tiles.start, x, prefetches, &mut sums);
         if T::Form::SCALES == 2 {
             for (i, tile) in tiles.clone().enumerate() {
                 let scales = HalfScales::load::<T::Form>(simd, &scales[tile], 0);
-                for row in 0..N {
-                    let (dot, product) = (dots[i][row], products[i][row]);
-                    let x = x.block(tile, row);
+                unrolled!(row of 8 < N => {
+                    let dot = simd.total(sums[i][row]);
+                    let (x, product) = (x.block(tile, row), products[i][row]);
                     products[i][row] =
                         scales.apply::<T::Form>(simd, dot, x, minus_offset, product);
-                }
+                });
             }
         }
         let second = T::quants::<W, 1>(simd, block, group);
         let quants = &second.as_ref()[tiles.clone()];
-        add_half::<W, T, PREFETCH, 1, N>(simd, quants, tiles.start, x, prefetches, &mut dots);
+        add_half::<W, T, PREFETCH, 1, N>(simd, quants, tiles.start, x, prefetches, &mut sums);
         for (i, tile) in tiles.enumerate() {
             let scales = HalfScales::load::<T::Form>(simd, &scales[tile], T::Form::SCALES - 1);
-            for row in 0..N {
-                let (dot, product) = (dots[i][row], products[i][row]);
-                let x = x.block(tile, row);
+            unrolled!(row of 8 < N => {
+                let dot = simd.total(sums[i][row]);
+                let (x, product) = (x.block(tile, row), products[i][row]);
                 let product = scales.apply::<T::Form>(simd, dot, x, minus_offset, product);
                 let scale = simd.splat_floats(x.scale);
                 acc[row] = simd.mul_add_floats(scale, product, acc[row]);
-            }
+            });
         }
     });
 }
@@ -310,36 +258,74 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
     first: usize,
     x: Rows<'_, N>,
     prefetches: &mut Prefetches,
-    dots: &mut [[W::Words; N]; MAX_GROUP],
+    sums: &mut [[Sums<W>; N]; MAX_GROUP],
+) {
+    // Not before the loops: the registers are needed for other sums.
+    let is_first = HALF == 0 || T::Form::SCALES == 2;
+    if const { W::WORD_BY_WORD } {
+        add_pairs::<W, T, PREFETCH, HALF, N>(simd, quants, first, x, prefetches, sums);
+        return;
+    }
+    let n = const { tiles_at_once::<W, T>(N) };
+    let n_step = const { 8 * group_tiles::<W, T>() * N };
+    unrolled!(i of 4 < tiles_at_once::<W, T>(N) => unrolled!(row of 8 < N => {
+        let x = x.block(first + i, row);
+        let sum = match is_first {
+            true => start::<W, T, HALF>(simd, x),
+            false => sums[i][row].wide,
+        };
+        // Between the products: many prefetches at once would occupy the buffers that loads from the L2 cache need.
+        let counts = match PREFETCH {
+            true => {
+                let n_line = const { Shape::of::<W, T>() }.n_line;
+                let step = 4 * ((2 * first + HALF * n + i) * N + row);
+                each!(4, word => share(n_line, step + word, n_step))
+            }
+            false => [0; 4],
+        };
+        let (quants, x) = (quants[i], x.half(HALF));
+        sums[i][row].wide = match T::Form::BITS {
+            8 => simd.add_products_and_prefetch::<8>(sum, quants, x, counts, prefetches),
+            _ => simd.add_products_and_prefetch::<7>(sum, quants, x, counts, prefetches),
+        };
+    }));
+}
+
+/// [`add_half`], two words of every tile and activation row at a time.
+#[inline(always)]
+fn add_pairs<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const N: usize>(
+    simd: W,
+    quants: &[HalfTile<W>],
+    first: usize,
+    x: Rows<'_, N>,
+    prefetches: &mut Prefetches,
+    sums: &mut [[Sums<W>; N]; MAX_GROUP],
 ) {
     let n = const { tiles_at_once::<W, T>(N) };
-    let n_step = const { 2 * group_tiles::<W, T>() * N };
-    unrolled!(i < tiles_at_once::<W, T>(N) => unrolled!(group < N.div_ceil(GROUP) => unrolled!(c < GROUP => {
-        let row = group * GROUP + c;
-        if row < N {
-            let (x, quants) = (x.block(first + i, row), quants[i]);
-            // Not before the loop: the registers are needed for other sums.
-            let dot = match const { HALF == 0 || T::Form::SCALES == 2 } {
-                true => start::<W, T, HALF>(simd, x),
-                false => dots[i][row],
-            };
-            let x = x.half(HALF);
-            // Between the products: many prefetches at once would occupy the buffers that loads from the L2 cache need.
-            let counts = match PREFETCH && W::SPREADS_PREFETCHES {
-                true => {
-                    let n_line = const { Shape::of::<W, T>() }.n_line;
-                    share(n_line, (2 * first + HALF * n + i) * N + row, n_step)
-                }
-                false => [0; 4],
-            };
-            // With several activation rows word by word, also for quants of fewer bits: sums of several words need
-            // registers that unpacking needs.
-            dots[i][row] = match (T::Form::BITS, N) {
-                (4 | 5, 1) => simd.add_products_and_prefetch::<5>(dot, quants, x, counts, prefetches),
-                (6, 1) => simd.add_products_and_prefetch::<6>(dot, quants, x, counts, prefetches),
-                (8, _) => simd.add_products_and_prefetch::<8>(dot, quants, x, counts, prefetches),
-                _ => simd.add_products_and_prefetch::<7>(dot, quants, x, counts, prefetches),
-            };
+    let n_step = const { 4 * group_tiles::<W, T>() * N };
+    // Not nested for tiles and rows, which would take the compiler long.
+    unrolled!(pair of 2 => unrolled!(at of 4 < sums_at_once::<W, T>(N) => {
+        let (i, row) = (at / N, at % N);
+        let x = x.block(first + i, row);
+        let sum = match pair == 0 && (HALF == 0 || T::Form::SCALES == 2) {
+            true => Sums::new(simd, start::<W, T, HALF>(simd, x)),
+            false => sums[i][row],
+        };
+        let quants = each!(2, word => quants[i][2 * pair + word]);
+        let x = each!(2, word => x.quants[4 * HALF + 2 * pair + word]);
+        // Words that share a scale.
+        let before = 2 * pair + if T::Form::SCALES == 1 { 4 * HALF } else { 0 };
+        sums[i][row] = match T::Form::BITS {
+            4 => simd.add_words::<4>(sum, quants, x, before),
+            5 => simd.add_words::<5>(sum, quants, x, before),
+            6 => simd.add_words::<6>(sum, quants, x, before),
+            7 => simd.add_words::<7>(sum, quants, x, before),
+            _ => simd.add_words::<8>(sum, quants, x, before),
+        };
+        if PREFETCH {
+            let n_line = const { Shape::of::<W, T>() }.n_line;
+            let step = 4 * first * N + (2 * HALF + pair) * n * N + at;
+            prefetches.prefetch(simd, share(n_line, step, n_step));
         }
-    })));
+    }));
 }

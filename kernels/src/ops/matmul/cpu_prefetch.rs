@@ -6,7 +6,7 @@ use super::cpu_fused::group_tiles;
 use crate::cpu::prefetch::Prefetching;
 use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
 use crate::simd::LANES;
-use crate::simd::packed::{MAX_FUSED, MAX_PASSES, Packed, Prefetches, ROWS, array, each};
+use crate::simd::packed::{MAX_FUSED, MAX_PASSES, Packed, Prefetches, ROWS, array};
 use crate::types::common::unpack::Unpack;
 
 /// Lines that a pass over a panel prefetches.
@@ -33,13 +33,13 @@ impl PassPrefetches {
         let distance = prefetching.distance().unwrap_or(Prefetching::WIDE_DISTANCE);
         let has_streams = prefetching == Prefetching::Streams && n_pass == 1;
         let streams = match has_streams && waits_for_memory::<T>(n) {
-            true if const { W::SPREADS_PREFETCHES } => {
+            true => {
                 let number = (row - rows.start) / ROWS;
                 let n_panel = rows.len().div_ceil(ROWS);
                 let n_step = const { Shape::of::<W, T>() }.n_step(n_tile / group_tiles::<W, T>());
                 Streams::of_panel(panel.start(), panel.len(), n_step, (number, n_panel))
             }
-            _ => None,
+            false => None,
         };
         PassPrefetches {
             distances: Distances::of_pass(pass, n_pass, distance, panel.len()),
@@ -221,13 +221,10 @@ impl Shape {
     }
 }
 
-/// Returns how many lines of a group of `n_line` are prefetched after each word in one of `n_step` steps, each with the
-/// products of four words.
+/// Returns how many lines of a group of `n_line` are prefetched after one of `n_step` steps.
 #[inline(always)]
-pub(super) fn share(n_line: usize, step: usize, n_step: usize) -> [usize; 4] {
-    // Lines before those of a word.
-    let before = |word| (4 * step + word) * n_line / (4 * n_step);
-    each!(4, word => before(word + 1) - before(word))
+pub(super) const fn share(n_line: usize, step: usize, n_step: usize) -> usize {
+    (step + 1) * n_line / n_step - step * n_line / n_step
 }
 
 #[cfg(test)]
@@ -240,8 +237,8 @@ mod tests {
 
     #[test]
     fn steps_share_all_lines() {
-        for (n_line, n_step) in [(9, 16), (9, 4), (27, 32), (9, 2), (5, 2), (0, 8)] {
-            let shares = Vec::from_iter((0..n_step).flat_map(|step| share(n_line, step, n_step)));
+        for (n_line, n_step) in [(9, 64), (9, 16), (27, 128), (9, 8), (5, 8), (0, 32)] {
+            let shares = Vec::from_iter((0..n_step).map(|step| share(n_line, step, n_step)));
             assert!(shares.iter().all(|&n| n <= Prefetches::MAX_COUNT));
             assert_eq!(shares.iter().sum::<usize>(), n_line);
         }

@@ -300,14 +300,19 @@ impl<const P: usize> TileRun<'_, P> {
         };
         let mut acc: [[_; P]; C] = array(|c| array(|p| simd.load_floats(&sums[c][p])));
         let n_tile = self.tiles[0].len();
+        let tiles: [&[Tile]; P] = array(|p| &self.tiles[p][..n_tile]);
         let n_ahead = self.ahead[0].len().div_ceil(n_tile).next_multiple_of(64);
-        for i in 0..n_tile {
-            for ahead in self.ahead {
-                let ahead = ahead.get(i * n_ahead..).unwrap_or_default();
-                simd.prefetch(&ahead[..ahead.len().min(n_ahead)]);
+        let mut ahead = self.ahead;
+        for (i, x) in self.x.chunks_exact(self.width).enumerate().take(n_tile) {
+            for ahead in &mut ahead {
+                if !ahead.is_empty() {
+                    let (next, later) = ahead.split_at(n_ahead.min(ahead.len()));
+                    simd.prefetch(next);
+                    *ahead = later;
+                }
             }
-            let tiles = array(|p| &self.tiles[p][i]);
-            let x = self.x[i * self.width + at..].first_chunk();
+            let tiles: [&Tile; P] = array(|p| &tiles[p][i]);
+            let x = x[at..].first_chunk();
             let x = x.expect("a block of each activation row");
             let products = tile_products::<S, F, P, C>(simd, tiles, x, minus_offset);
             for c in 0..C {

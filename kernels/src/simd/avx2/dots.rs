@@ -6,7 +6,9 @@ use std::arch::x86_64::*;
 use super::Avx2;
 use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{Packed, TileEncoding, TileQuants, WordBytes, each};
+use crate::simd::packed::{
+    Packed, Sums, TileEncoding, TileQuants, WordBytes, each, unrolled, words_in_16_bits,
+};
 use crate::simd::{Kernel, KernelInto, entry_points};
 
 /// Instructions that multiply quants. A value of an implementing type proves that they are available.
@@ -25,13 +27,17 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
     /// The entry of the list of instruction sets.
     fn implementation(self) -> Implementation;
 
-    /// [`Packed::add_products`]
-    fn add_products<const BITS: u32>(
+    /// [`Packed::add_words`] of one register: wide and narrow sums.
+    fn add_words<const BITS: u32>(
         self,
-        sums: __m256i,
-        quants: [__m256i; 4],
-        x: [u32; 4],
-    ) -> __m256i;
+        sums: (__m256i, __m256i),
+        quants: [__m256i; 2],
+        x: [u32; 2],
+        before: usize,
+    ) -> (__m256i, __m256i);
+
+    /// [`Packed::total`] of one register.
+    fn total(self, wide: __m256i, narrow: __m256i) -> __m256i;
 
     /// [`Packed::products`] of one tile.
     fn products<const BITS: u32, const N: usize, const C: usize>(
@@ -96,43 +102,44 @@ impl QuantDots for Widened {
     }
 
     #[inline(always)]
-    fn add_products<const BITS: u32>(
+    fn add_words<const BITS: u32>(
         self,
-        sums: __m256i,
-        quants: [__m256i; 4],
-        x: [u32; 4],
-    ) -> __m256i {
+        (mut wide, mut narrow): (__m256i, __m256i),
+        quants: [__m256i; 2],
+        x: [u32; 2],
+        before: usize,
+    ) -> (__m256i, __m256i) {
+        let n_narrow = const { words_in_16_bits(BITS) };
         // SAFETY: self proves that the instructions are available.
         unsafe {
-            let [a, b, c, d] = each!(4, i => {
+            let pairs = each!(2, word => {
                 let quants = match BITS {
-                    8 => _mm256_xor_si256(quants[i], _mm256_set1_epi8(i8::MIN)),
-                    _ => quants[i],
+                    8 => _mm256_xor_si256(quants[word], _mm256_set1_epi8(i8::MIN)),
+                    _ => quants[word],
                 };
-                self.pairs::<BITS>(quants, x[i])
+                self.pairs::<BITS>(quants, x[word])
             });
-            let ones = _mm256_set1_epi16(1);
-            // As many products as fit 16 bits are added before they are widened.
-            match BITS {
-                4 | 5 => {
-                    let all = _mm256_add_epi16(_mm256_add_epi16(a, b), _mm256_add_epi16(c, d));
-                    _mm256_add_epi32(sums, _mm256_madd_epi16(all, ones))
-                }
-                6 => {
-                    let first = _mm256_madd_epi16(_mm256_add_epi16(a, b), ones);
-                    let second = _mm256_madd_epi16(_mm256_add_epi16(c, d), ones);
-                    _mm256_add_epi32(sums, _mm256_add_epi32(first, second))
-                }
-                _ => {
-                    let mut sums = sums;
-                    for products in [a, b, c, d] {
-                        sums = _mm256_add_epi32(sums, _mm256_madd_epi16(products, ones));
-                        in_register(&mut sums);
-                    }
-                    sums
-                }
+            if n_narrow == 1 {
+                wide = self.total(self.total(wide, pairs[0]), pairs[1]);
+                keep_order(&mut wide);
+                return (wide, narrow);
+            }
+            narrow = _mm256_add_epi16(_mm256_add_epi16(narrow, pairs[0]), pairs[1]);
+            if (before + 2).is_multiple_of(n_narrow) {
+                wide = self.total(wide, narrow);
+                keep_order(&mut wide);
+                (wide, _mm256_setzero_si256())
+            } else {
+                keep_order(&mut narrow);
+                (wide, narrow)
             }
         }
+    }
+
+    #[inline(always)]
+    fn total(self, wide: __m256i, narrow: __m256i) -> __m256i {
+        // SAFETY: self proves that the instructions are available.
+        unsafe { _mm256_add_epi32(wide, _mm256_madd_epi16(narrow, _mm256_set1_epi16(1))) }
     }
 
     #[inline(always)]
@@ -142,96 +149,41 @@ impl QuantDots for Widened {
         part: usize,
         x: [&[u32; N]; C],
     ) -> [[__m256i; 2]; C] {
-        let words = tile.words(part);
-        match BITS {
-            4 => narrow_products::<8, N, C>(simd, words, x),
-            5 => narrow_products::<4, N, C>(simd, words, x),
-            6 => wide_products::<BITS, 2, N, C>(simd, words, x),
-            _ => wide_products::<BITS, 1, N, C>(simd, words, x),
-        }
-    }
-}
-
-/// Sums of products of quants of up to 5 bits: those of `W` words, 4 or 8, fit 16 bits.
-#[inline(always)]
-fn narrow_products<const W: usize, const N: usize, const C: usize>(
-    simd: Avx2<Widened>,
-    words: &[WordBytes; N],
-    x: [&[u32; N]; C],
-) -> [[__m256i; 2]; C] {
-    let mut sums = [simd.splat_word(0); C];
-    for first in (0..N).step_by(W) {
-        let mut narrow = [simd.splat_word(0); C];
-        for i in first..N.min(first + W) {
-            let quants = simd.load_words(&words[i]);
+        let words: &[WordBytes; N] = tile.words(part);
+        let mut sums = [Sums::new(simd, simd.splat_word(0)); C];
+        unrolled!(pair of 4 < N / 2 => {
+            let quants = each!(2, word => {
+                let quants = simd.load_words(&words[2 * pair + word]);
+                match BITS {
+                    // Unsigned, as in other products: the compiler leaves both conversions out.
+                    8 => simd.xor(quants, simd.splat_word(0x8080_8080)),
+                    _ => quants,
+                }
+            });
             for c in 0..C {
-                for register in 0..2 {
-                    let pairs = simd.0.pairs::<5>(quants[register], x[c][i]);
-                    // SAFETY: the value of `simd` proves that the instructions are available.
-                    unsafe {
-                        narrow[c][register] = _mm256_add_epi16(narrow[c][register], pairs);
-                        in_register(&mut narrow[c][register]);
-                    }
-                }
+                let x = each!(2, word => x[c][2 * pair + word]);
+                sums[c] = simd.add_words::<BITS>(sums[c], quants, x, 2 * pair);
             }
-        }
+        });
+        let mut totals = [simd.splat_word(0); C];
         for c in 0..C {
-            for register in 0..2 {
-                // SAFETY: as above.
-                unsafe {
-                    let narrow = _mm256_madd_epi16(narrow[c][register], _mm256_set1_epi16(1));
-                    sums[c][register] = _mm256_add_epi32(sums[c][register], narrow);
-                }
-            }
+            totals[c] = simd.total(sums[c]);
         }
+        totals
     }
-    sums
 }
 
-/// Sums of products of quants of 6 bits or more, those of 8 bits signed: those of `W` words, 1 or 2, fit 16 bits.
-#[inline(always)]
-fn wide_products<const BITS: u32, const W: usize, const N: usize, const C: usize>(
-    simd: Avx2<Widened>,
-    words: &[WordBytes; N],
-    x: [&[u32; N]; C],
-) -> [[__m256i; 2]; C] {
-    let mut sums = [simd.splat_word(0); C];
-    for first in (0..N).step_by(W) {
-        let mut quants = [simd.splat_word(0); W];
-        for (i, quants) in quants.iter_mut().enumerate() {
-            *quants = simd.load_words(&words[first + i]);
-        }
-        for c in 0..C {
-            for register in 0..2 {
-                let x = &x[c][first..first + W];
-                let mut pairs = simd.0.pairs::<BITS>(quants[0][register], x[0]);
-                // SAFETY: the value of `simd` proves that the instructions are available.
-                unsafe {
-                    if W == 2 {
-                        let others = simd.0.pairs::<BITS>(quants[1][register], x[1]);
-                        pairs = _mm256_add_epi16(pairs, others);
-                    }
-                    let products = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                    sums[c][register] = _mm256_add_epi32(sums[c][register], products);
-                    in_register(&mut sums[c][register]);
-                }
-            }
-        }
-    }
-    sums
-}
-
-/// Makes the compiler compute a sum here. It would add in another order, so that more sums are needed at the same time
-/// than there are registers.
+/// Makes the compiler compute a sum here, and keep the order of these points.
 #[inline]
 #[target_feature(enable = "avx")]
-unsafe fn in_register(sum: &mut __m256i) {
+unsafe fn keep_order(sum: &mut __m256i) {
     // SAFETY: there is no instruction.
     unsafe {
+        // Not `pure`: statements that may have side effects keep their order.
         asm!(
             "/* {0} */",
             inout(ymm_reg) * sum,
-            options(pure, nomem, nostack, preserves_flags)
+            options(nomem, nostack, preserves_flags)
         );
     }
 }
@@ -249,17 +201,25 @@ impl QuantDots for Dotted {
     }
 
     #[inline(always)]
-    fn add_products<const BITS: u32>(
+    fn add_words<const BITS: u32>(
         self,
-        mut sums: __m256i,
-        quants: [__m256i; 4],
-        x: [u32; 4],
-    ) -> __m256i {
-        for (quants, x) in quants.into_iter().zip(x) {
-            // SAFETY: self proves that the instructions are available.
-            sums = unsafe { _mm256_dpbusd_avx_epi32(sums, quants, _mm256_set1_epi32(x as i32)) };
+        (wide, narrow): (__m256i, __m256i),
+        quants: [__m256i; 2],
+        x: [u32; 2],
+        _: usize,
+    ) -> (__m256i, __m256i) {
+        // SAFETY: self proves that the instructions are available.
+        unsafe {
+            let wide = _mm256_dpbusd_avx_epi32(wide, quants[0], _mm256_set1_epi32(x[0] as i32));
+            let mut wide = _mm256_dpbusd_avx_epi32(wide, quants[1], _mm256_set1_epi32(x[1] as i32));
+            keep_order(&mut wide);
+            (wide, narrow)
         }
-        sums
+    }
+
+    #[inline(always)]
+    fn total(self, wide: __m256i, _: __m256i) -> __m256i {
+        wide
     }
 
     #[inline(always)]

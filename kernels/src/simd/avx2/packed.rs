@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::Avx2;
 use super::dots::QuantDots;
-use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, WordBytes, each};
+use crate::simd::packed::{Packed, ROWS, Sums, TileEncoding, TileQuants, WordBytes, each};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
@@ -168,7 +168,11 @@ impl<D: QuantDots> Packed for EightRows<D> {
         quants: [__m256i; 4],
         x: [u32; 4],
     ) -> __m256i {
-        self.simd.0.add_products::<BITS>(sums, quants, x)
+        let dots = self.simd.0;
+        let sums = (sums, self.splat_word(0));
+        let sums = dots.add_words::<BITS>(sums, [quants[0], quants[1]], [x[0], x[1]], 0);
+        let (wide, narrow) = dots.add_words::<BITS>(sums, [quants[2], quants[3]], [x[2], x[3]], 2);
+        dots.total(wide, narrow)
     }
 
     #[inline(always)]
@@ -240,6 +244,7 @@ impl<D: QuantDots> Packed for Avx2<D> {
     const SUMS: usize = 4;
     const FUSED: usize = 4;
     const WIDE_OFFSET: i32 = D::WIDE_OFFSET;
+    const WORD_BY_WORD: bool = true;
     const TILES: TileEncoding = D::TILES;
 
     #[inline(always)]
@@ -273,6 +278,30 @@ impl<D: QuantDots> Packed for Avx2<D> {
     }
 
     #[inline(always)]
+    fn add_words<const BITS: u32>(
+        self,
+        sums: Sums<Self>,
+        quants: [[__m256i; 2]; 2],
+        x: [u32; 2],
+        before: usize,
+    ) -> Sums<Self> {
+        let [a, b] = each!(2, i => {
+            let sums = (sums.wide[i], sums.narrow[i]);
+            let quants = each!(2, word => quants[word][i]);
+            self.0.add_words::<BITS>(sums, quants, x, before)
+        });
+        Sums {
+            wide: [a.0, b.0],
+            narrow: [a.1, b.1],
+        }
+    }
+
+    #[inline(always)]
+    fn total(self, sums: Sums<Self>) -> [__m256i; 2] {
+        each!(2, i => self.0.total(sums.wide[i], sums.narrow[i]))
+    }
+
+    #[inline(always)]
     fn products<const BITS: u32, const N: usize, const P: usize, const C: usize>(
         self,
         tiles: [&TileQuants; P],
@@ -280,8 +309,8 @@ impl<D: QuantDots> Packed for Avx2<D> {
         x: [&[u32; N]; C],
     ) -> [[[__m256i; 2]; C]; P] {
         let mut sums = [[self.splat_word(0); C]; P];
-        for (sums, tile) in sums.iter_mut().zip(tiles) {
-            *sums = D::products::<BITS, N, C>(self, tile, part, x);
+        for p in 0..P {
+            sums[p] = D::products::<BITS, N, C>(self, tiles[p], part, x);
         }
         sums
     }

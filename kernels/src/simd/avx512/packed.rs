@@ -44,7 +44,6 @@ impl Packed for Avx512 {
     const SUMS: usize = 8;
     const PANELS: usize = 2;
     const FUSED: usize = 8;
-    const SPREADS_PREFETCHES: bool = true;
     const TILES: TileEncoding = TileEncoding::Signed;
 
     #[inline(always)]

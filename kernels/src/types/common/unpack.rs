@@ -282,13 +282,8 @@ pub(crate) fn common_scale<W: Packed>(
 /// Splits each byte into its four pairs of bits, lowest first: one half of a group of four tiles.
 #[inline(always)]
 pub(crate) fn pairs_in_bytes<W: Packed>(simd: W, words: HalfTile<W>) -> [HalfTile<W>; 4] {
-    let mut halves = [words; 4];
-    for (i, &words) in words.iter().enumerate() {
-        for (half, pairs) in halves.iter_mut().zip(pairs_of_bits(simd, words)) {
-            half[i] = pairs;
-        }
-    }
-    halves
+    let pairs = each!(4, word => pairs_of_bits(simd, words[word]));
+    each!(4, tile => each!(4, word => pairs[word][tile]))
 }
 
 /// Splits each byte of a word into its four pairs of bits, lowest first.
