@@ -267,7 +267,7 @@ pub(crate) trait Packed: Copy {
     const FUSED: usize = 1;
     /// Value that [`Packed::add_products`] subtracts from quants of 8 bits.
     const WIDE_OFFSET: i32 = 0;
-    /// Activation rows up to which products unpack weights in registers, in one or more passes.
+    /// Activation rows up to which products unpack weights in registers, in one or more passes; fewer for some types.
     const FUSED_ROWS: usize = match Self::FUSED {
         0 | 1 => Self::FUSED,
         n => MAX_PASSES * n,

@@ -89,7 +89,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         let arena = Arena::new();
         let geometry = const { Geometry::of::<T>() };
         // A constant condition, so that products that cannot occur are not compiled.
-        if const { S::FUSED > 0 } && n <= S::FUSED_ROWS {
+        if const { S::FUSED > 0 } && n <= const { fused_rows::<S, T>() } {
             let mut panels = PanelReader::new(w, geometry, &arena);
             let mut scales = [TileScales::ZERO; MAX_TILES];
             let n_pass = n.div_ceil(S::FUSED);
@@ -126,6 +126,15 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
         } else {
             multiply_tiled::<S, T, 1>(simd, w, x, first, &mut out, &arena);
         }
+    }
+}
+
+/// Returns the number of activation rows up to which products with blocks `T` unpack weights in registers.
+const fn fused_rows<S: Simd, T: Unpack>() -> usize {
+    match T::Form::BITS {
+        // They take longer to unpack: tiles are faster than a second pass.
+        5..=7 if S::WORD_BY_WORD => S::FUSED,
+        _ => S::FUSED_ROWS,
     }
 }
 

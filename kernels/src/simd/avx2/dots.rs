@@ -17,6 +17,8 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
     const WIDE_OFFSET: i32;
     /// [`Packed::TILES`]
     const TILES: TileEncoding;
+    /// [`Packed::FUSED_ROWS`]
+    const FUSED_ROWS: usize;
 
     /// Runs a kernel, compiled for these instructions and AVX2.
     fn run<K: Kernel>(self, kernel: K);
@@ -93,6 +95,7 @@ impl Widened {
 impl QuantDots for Widened {
     const WIDE_OFFSET: i32 = 128;
     const TILES: TileEncoding = TileEncoding::WideSigned;
+    const FUSED_ROWS: usize = 8;
 
     entry_points!(Avx2<Widened>, "avx2,fma,f16c");
 
@@ -192,6 +195,7 @@ unsafe fn keep_order(sum: &mut __m256i) {
 impl QuantDots for Dotted {
     const WIDE_OFFSET: i32 = 0;
     const TILES: TileEncoding = TileEncoding::Signed;
+    const FUSED_ROWS: usize = 4;
 
     entry_points!(Avx2<Dotted>, "avx2,fma,f16c,avxvnni");
 

@@ -243,6 +243,7 @@ impl<D: QuantDots> Packed for Avx2<D> {
     const PARTS: usize = 2;
     const SUMS: usize = 4;
     const FUSED: usize = 4;
+    const FUSED_ROWS: usize = D::FUSED_ROWS;
     const WIDE_OFFSET: i32 = D::WIDE_OFFSET;
     const WORD_BY_WORD: bool = true;
     const TILES: TileEncoding = D::TILES;
