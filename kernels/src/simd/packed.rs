@@ -186,10 +186,10 @@ impl Prefetches {
         }
     }
 
-    /// Maximum number of lines after one word.
-    pub(crate) const MAX_COUNT: usize = 2;
+    /// Maximum number of lines at a time.
+    pub(crate) const MAX_COUNT: usize = 3;
 
-    /// Prefetches the next `n` lines.
+    /// Prefetches the next `n` lines, at most [`Prefetches::MAX_COUNT`].
     #[inline(always)]
     pub(crate) fn prefetch<W: Packed>(&mut self, simd: W, n: usize) {
         // Not a loop, which might not be unrolled.
@@ -197,6 +197,9 @@ impl Prefetches {
             simd.prefetch_early(self.next());
         }
         if n > 1 {
+            simd.prefetch_early(self.next());
+        }
+        if n > 2 {
             simd.prefetch_early(self.next());
         }
     }

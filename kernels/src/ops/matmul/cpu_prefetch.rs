@@ -200,8 +200,8 @@ impl Shape {
     pub(super) const fn of<W: Packed, T: Unpack>() -> Shape {
         let n_tile = group_tiles::<W, T>();
         let n_line = Geometry::of::<T>().max_lines().div_ceil(T::TILES / n_tile);
-        // Each tile has eight words.
-        assert!(n_line <= 8 * n_tile * Prefetches::MAX_COUNT);
+        // Each tile has four pairs of words.
+        assert!(n_line <= 4 * n_tile * Prefetches::MAX_COUNT);
         Shape::new(n_line)
     }
 
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn steps_share_all_lines() {
-        for (n_line, n_step) in [(9, 64), (9, 16), (27, 128), (9, 8), (5, 8), (0, 32)] {
+        for (n_line, n_step) in [(9, 64), (9, 16), (27, 128), (9, 8), (9, 4), (5, 8), (0, 32)] {
             let shares = Vec::from_iter((0..n_step).map(|step| share(n_line, step, n_step)));
             assert!(shares.iter().all(|&n| n <= Prefetches::MAX_COUNT));
             assert_eq!(shares.iter().sum::<usize>(), n_line);
