@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use crate::simd::dispatch::Implementation;
 use crate::simd::matrix::NoMatrixUnit;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, KernelInto, LANES, LINE, ROUND, Simd};
+use crate::simd::{Kernel, KernelInto, LANES, ROUND, Simd};
 use dots::QuantDots;
 
 /// Proof that AVX2, FMA, F16C and the instructions of `D` are available.
@@ -139,10 +139,9 @@ impl<D: QuantDots> Simd for Avx2<D> {
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
-        for at in (0..bytes.len()).step_by(LINE) {
-            let line = bytes.as_ptr().wrapping_add(at);
+        for line in bytes.chunks(64) {
             // SAFETY: prefetching any address is allowed.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }
     }
 
