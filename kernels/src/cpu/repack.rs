@@ -194,7 +194,7 @@ impl<T: Unpack> Blocks for Interleaved<'_, T> {
         let first = Self::line(at);
         // Changes nothing, but is known to be in bounds.
         let first = first.min(const { Geometry::of::<T>() }.n_words() - 4);
-        // One check.
+        // One bounds check for all four words.
         let words = &self.words[..first + 4];
         array(|i| {
             debug_assert_eq!(Self::line(at + 4 * i), first + i);

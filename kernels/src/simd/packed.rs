@@ -239,8 +239,8 @@ impl<W: Packed> Sums<W> {
     }
 }
 
-/// Returns the number of words of quants with so many bits, each multiplied in two pairs, whose sums of pairs fit signed
-/// 16 bits; 1 for signed quants of 8 bits.
+/// Returns the number of words whose products fit sums of signed 16 bits; each word adds two products to a sum. It is 1
+/// for quants of 8 bits, which are signed.
 pub(crate) const fn words_in_16_bits(bits: u32) -> usize {
     let largest = 2 * ((1 << bits) - 1) * 127;
     match i16::MAX as usize / largest {

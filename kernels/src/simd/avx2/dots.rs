@@ -176,7 +176,7 @@ impl QuantDots for Widened {
     }
 }
 
-/// Makes the compiler compute a sum here, and keep the order of these points.
+/// Makes the compiler compute a sum here, after those of earlier calls.
 #[inline]
 #[target_feature(enable = "avx")]
 unsafe fn keep_order(sum: &mut __m256i) {
