@@ -2,7 +2,8 @@
 //! read rate of memory, then the cost of a batch relative to one row and the speed of a prompt.
 //!
 //! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` is a value of
-//! `--prefetch`, `TYPES` names the types. The weights form a ring larger than the caches, or of `RING_MB`.
+//! `--prefetch`, `TYPES` names the types. The weights form a ring larger than the caches, or of `RING_MB`. With
+//! `RING_MB=0` there is one weight, and with an `N_OUT` of 128 or less it stays in the L2 cache.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -19,8 +20,11 @@ use rayon::prelude::*;
 use schemas::gguf::DType;
 
 const N_IN: usize = 2048;
-const N_OUT: usize = 2048;
 const N_MAX: usize = 16;
+/// Rows of a weight: `N_OUT`, or 2048.
+static N_OUT: LazyLock<usize> = LazyLock::new(|| {
+    std::env::var("N_OUT").map_or(2048, |n| n.parse().expect("N_OUT is a number"))
+});
 /// Activation rows of a prompt.
 const PROMPT: usize = 512;
 /// All types, or those that `TYPES` names.
@@ -35,7 +39,7 @@ static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
     };
     names.split(',').map(named).collect()
 });
-const ALL_TYPES: [DType; 13] = [
+const ALL_TYPES: [DType; 16] = [
     DType::BF16,
     DType::Q8_0,
     DType::Q6_K,
@@ -49,6 +53,9 @@ const ALL_TYPES: [DType; 13] = [
     DType::IQ4_NL,
     DType::IQ4_XS,
     DType::MXFP4,
+    DType::IQ2_XS,
+    DType::IQ3_S,
+    DType::TQ2_0,
 ];
 
 /// Bytes of weights in the ring: `RING_MB`, or 256. A few megabytes stay in the caches, so that the bench
@@ -127,7 +134,7 @@ impl Product {
             .map(|i| (i * 37 % 101) as f32 * 0.01 - 0.5)
             .collect();
         let row_bytes = dtype.row_bytes(N_IN as u64).expect("whole blocks") as usize;
-        let mut bytes = vec![0; N_OUT * row_bytes];
+        let mut bytes = vec![0; *N_OUT * row_bytes];
         let codec = codec(dtype).expect("a type with a codec");
         for (row, bytes) in bytes.chunks_exact_mut(row_bytes).enumerate() {
             let at = row % N_MAX * N_IN;
@@ -136,7 +143,7 @@ impl Product {
         let load = |bytes: WeightBytes| {
             let data = WeightData {
                 dtype,
-                n_rows: N_OUT,
+                n_rows: *N_OUT,
                 n_cols: N_IN,
                 bytes,
             };
@@ -152,7 +159,7 @@ impl Product {
             ring,
             next: 0,
             x: buffer,
-            out: CPU.buffer(PROMPT * N_OUT),
+            out: CPU.buffer(PROMPT * *N_OUT),
         };
         // The first product repacks the weight.
         (0..n_weight).for_each(|_| product.run(1));
@@ -174,7 +181,7 @@ impl Product {
 /// machine affects all of them.
 fn ratios() {
     const ROUNDS: usize = 31;
-    println!("T(n) / T(1), {} x {}, {}", N_OUT, N_IN, CPU.name());
+    println!("T(n) / T(1), {} x {N_IN}, {}", *N_OUT, CPU.name());
     let sizes: Vec<String> = (1..=N_MAX).map(|n| format!("{n:>6}")).collect();
     println!("{:>6}{:>10}{}", "type", "T(1) us", sizes.concat());
     for &dtype in TYPES.iter() {
@@ -197,7 +204,7 @@ fn ratios() {
             .map(|t| format!("{:>6.2}", t / medians[0]))
             .collect();
         println!(
-            "{:>6}{:>10.0}{}",
+            "{:>6}{:>10.2}{}",
             dtype.to_string(),
             medians[0],
             row.concat()
@@ -208,7 +215,7 @@ fn ratios() {
 /// Prints the time of a prompt, and its products per second.
 fn prompts() {
     const ROUNDS: usize = 5;
-    println!("prompt of {PROMPT}, {N_OUT} x {N_IN}, {}", CPU.name());
+    println!("prompt of {PROMPT}, {} x {N_IN}, {}", *N_OUT, CPU.name());
     println!("{:>6}{:>10}{:>10}", "type", "us", "GMAC/s");
     for &dtype in TYPES.iter() {
         let mut product = Product::new(dtype);
@@ -220,7 +227,7 @@ fn prompts() {
         }
         times.sort_by(f64::total_cmp);
         let time = times[ROUNDS / 2];
-        let speed = (PROMPT * N_OUT * N_IN) as f64 / time / 1e3;
+        let speed = (PROMPT * *N_OUT * N_IN) as f64 / time / 1e3;
         println!("{:>6}{time:>10.0}{speed:>10.1}", dtype.to_string());
     }
 }

@@ -276,7 +276,7 @@ pub(crate) trait Packed: Copy {
         n => MAX_PASSES * n,
     };
     /// True if products with weights in registers go word by word over all activation rows, because there are too few
-    /// registers for the quants of several words.
+    /// registers for the quants of many words.
     const WORD_BY_WORD: bool = false;
     /// Form of the quants of tiles, which [`Packed::products`] reads.
     const TILES: TileEncoding = TileEncoding::Unsigned;

@@ -219,10 +219,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
         let tiles = turn * n..(turn + 1) * n;
         let mut products = [[simd.splat_floats(0.0); N]; MAX_GROUP];
         let mut sums = [[Sums::new(simd, simd.splat_word(0)); N]; MAX_GROUP];
-        // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
-        let first = T::quants::<W, 0>(simd, block, group);
-        let quants = &first.as_ref()[tiles.clone()];
-        add_half::<W, T, PREFETCH, 0, N>(simd, quants, tiles.start, x, prefetches, &mut sums);
+        add_half::<W, T, PREFETCH, 0, N>(simd, block, group, tiles.start, x, prefetches, &mut sums);
         if T::Form::SCALES == 2 {
             for (i, tile) in tiles.clone().enumerate() {
                 let scales = HalfScales::load::<T::Form>(simd, &scales[tile], 0);
@@ -234,9 +231,7 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
                 });
             }
         }
-        let second = T::quants::<W, 1>(simd, block, group);
-        let quants = &second.as_ref()[tiles.clone()];
-        add_half::<W, T, PREFETCH, 1, N>(simd, quants, tiles.start, x, prefetches, &mut sums);
+        add_half::<W, T, PREFETCH, 1, N>(simd, block, group, tiles.start, x, prefetches, &mut sums);
         for (i, tile) in tiles.enumerate() {
             let scales = HalfScales::load::<T::Form>(simd, &scales[tile], T::Form::SCALES - 1);
             unrolled!(row of 8 < N => {
@@ -250,11 +245,12 @@ fn add_group<W: Packed, T: Unpack, const PREFETCH: bool, const N: usize>(
     });
 }
 
-/// Adds the products of one half of some tiles of a group, from tile `first` on.
+/// Adds the products of one half of some tiles of a group, those of one turn, from tile `first` on.
 #[inline(always)]
 fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const N: usize>(
     simd: W,
-    quants: &[HalfTile<W>],
+    block: impl Blocks,
+    group: usize,
     first: usize,
     x: Rows<'_, N>,
     prefetches: &mut Prefetches,
@@ -263,10 +259,13 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
     // Not before the loops: the registers are needed for other sums.
     let is_first = HALF == 0 || T::Form::SCALES == 2;
     if const { W::WORD_BY_WORD } {
-        add_pairs::<W, T, PREFETCH, HALF, N>(simd, quants, first, x, prefetches, sums);
+        add_pairs::<W, T, PREFETCH, HALF, N>(simd, block, group, first, x, prefetches, sums);
         return;
     }
+    // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
     let n = const { tiles_at_once::<W, T>(N) };
+    let quants = T::quants::<W, HALF>(simd, block, group);
+    let quants = &quants.as_ref()[first..first + n];
     let n_step = const { 8 * group_tiles::<W, T>() * N };
     unrolled!(i of 4 < tiles_at_once::<W, T>(N) => unrolled!(row of 8 < N => {
         let x = x.block(first + i, row);
@@ -295,7 +294,8 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
 #[inline(always)]
 fn add_pairs<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const N: usize>(
     simd: W,
-    quants: &[HalfTile<W>],
+    block: impl Blocks,
+    group: usize,
     first: usize,
     x: Rows<'_, N>,
     prefetches: &mut Prefetches,
@@ -303,29 +303,34 @@ fn add_pairs<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, cons
 ) {
     let n = const { tiles_at_once::<W, T>(N) };
     let n_step = const { 4 * group_tiles::<W, T>() * N };
-    // Not nested for tiles and rows, which would take the compiler long.
-    unrolled!(pair of 2 => unrolled!(at of 4 < sums_at_once::<W, T>(N) => {
-        let (i, row) = (at / N, at % N);
-        let x = x.block(first + i, row);
-        let sum = match pair == 0 && (HALF == 0 || T::Form::SCALES == 2) {
-            true => Sums::new(simd, start::<W, T, HALF>(simd, x)),
-            false => sums[i][row],
-        };
-        let quants = each!(2, word => quants[i][2 * pair + word]);
-        let x = each!(2, word => x.quants[4 * HALF + 2 * pair + word]);
-        // Words that share a scale.
-        let before = 2 * pair + if T::Form::SCALES == 1 { 4 * HALF } else { 0 };
-        sums[i][row] = match T::Form::BITS {
-            4 => simd.add_words::<4>(sum, quants, x, before),
-            5 => simd.add_words::<5>(sum, quants, x, before),
-            6 => simd.add_words::<6>(sum, quants, x, before),
-            7 => simd.add_words::<7>(sum, quants, x, before),
-            _ => simd.add_words::<8>(sum, quants, x, before),
-        };
-        if PREFETCH {
-            let n_line = const { Shape::of::<W, T>() }.n_line;
-            let step = 4 * first * N + (2 * HALF + pair) * n * N + at;
-            prefetches.prefetch(simd, share(n_line, step, n_step));
-        }
-    }));
+    unrolled!(pair of 2 => {
+        // Unpacked for each pair: the compiler leaves out the other words, and the quants of all would not fit the registers.
+        let quants = T::quants::<W, HALF>(simd, block, group);
+        let quants = &quants.as_ref()[first..first + n];
+        // Not nested for tiles and rows, which would take the compiler long.
+        unrolled!(at of 4 < sums_at_once::<W, T>(N) => {
+            let (i, row) = (at / N, at % N);
+            let x = x.block(first + i, row);
+            let sum = match pair == 0 && (HALF == 0 || T::Form::SCALES == 2) {
+                true => Sums::new(simd, start::<W, T, HALF>(simd, x)),
+                false => sums[i][row],
+            };
+            let quants = each!(2, word => quants[i][2 * pair + word]);
+            let x = each!(2, word => x.quants[4 * HALF + 2 * pair + word]);
+            // Words that share a scale.
+            let before = 2 * pair + if T::Form::SCALES == 1 { 4 * HALF } else { 0 };
+            sums[i][row] = match T::Form::BITS {
+                4 => simd.add_words::<4>(sum, quants, x, before),
+                5 => simd.add_words::<5>(sum, quants, x, before),
+                6 => simd.add_words::<6>(sum, quants, x, before),
+                7 => simd.add_words::<7>(sum, quants, x, before),
+                _ => simd.add_words::<8>(sum, quants, x, before),
+            };
+            if PREFETCH {
+                let n_line = const { Shape::of::<W, T>() }.n_line;
+                let step = 4 * first * N + (2 * HALF + pair) * n * N + at;
+                prefetches.prefetch(simd, share(n_line, step, n_step));
+            }
+        });
+    });
 }
