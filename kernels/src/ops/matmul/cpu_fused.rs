@@ -262,8 +262,8 @@ fn add_half<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, const
         add_pairs::<W, T, PREFETCH, HALF, N>(simd, block, group, first, x, prefetches, sums);
         return;
     }
-    // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
     let n = const { tiles_at_once::<W, T>(N) };
+    // Unpacked again in each turn: the compiler leaves out the quants of the other tiles.
     let quants = T::quants::<W, HALF>(simd, block, group);
     let quants = &quants.as_ref()[first..first + n];
     let n_step = const { 8 * group_tiles::<W, T>() * N };
@@ -304,7 +304,7 @@ fn add_pairs<W: Packed, T: Unpack, const PREFETCH: bool, const HALF: usize, cons
     let n = const { tiles_at_once::<W, T>(N) };
     let n_step = const { 4 * group_tiles::<W, T>() * N };
     unrolled!(pair of 2 => {
-        // Unpacked for each pair: the compiler leaves out the other words, and the quants of all would not fit the registers.
+        // Unpacked again for each pair: the compiler leaves out the other words, which would not fit the registers.
         let quants = T::quants::<W, HALF>(simd, block, group);
         let quants = &quants.as_ref()[first..first + n];
         // Not nested for tiles and rows, which would take the compiler long.

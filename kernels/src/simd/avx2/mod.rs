@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use crate::simd::dispatch::Implementation;
 use crate::simd::matrix::NoMatrixUnit;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, KernelInto, LANES, ROUND, Simd};
+use crate::simd::{Kernel, KernelInto, LANES, LINE, ROUND, Simd};
 use dots::QuantDots;
 
 /// Proof that AVX2, FMA, F16C and the instructions of `D` are available.
@@ -139,7 +139,7 @@ impl<D: QuantDots> Simd for Avx2<D> {
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
-        for line in bytes.chunks(64) {
+        for line in bytes.chunks(LINE) {
             // SAFETY: prefetching any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }

@@ -10,7 +10,7 @@ use self::amx::{Amx, AmxUnit};
 use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
-use crate::simd::{LANES, ROUND, Simd, entry_points};
+use crate::simd::{LANES, LINE, ROUND, Simd, entry_points};
 
 /// Proof that AVX-512 F, BW, DQ, VL and VNNI and AVX2 with FMA and F16C are available.
 #[derive(Clone, Copy)]
@@ -138,7 +138,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn prefetch(self, bytes: &[u8]) {
-        for line in bytes.chunks(64) {
+        for line in bytes.chunks(LINE) {
             // SAFETY: prefetching any address is allowed.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) }
         }
