@@ -383,6 +383,13 @@ pub(crate) trait Packed: Copy {
         sums
     }
 
+    /// Returns the values. An instruction set with too few registers for them makes the compiler load and store them where
+    /// they are used; it would keep some in registers from one step of a loop to the next, and wait for others.
+    #[inline(always)]
+    fn in_memory<T>(self, values: &mut T) -> &mut T {
+        values
+    }
+
     /// Converts signed integers to `f32`.
     fn to_floats(self, words: Self::Words) -> Self::Floats;
     /// Converts the low halves of words from f16 to `f32`.

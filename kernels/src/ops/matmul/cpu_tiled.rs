@@ -7,7 +7,7 @@ use super::cpu_quants::{HalfScales, minus_offset};
 use crate::cpu::activation::Quantized;
 use crate::cpu::parts;
 use crate::cpu::repack::Panel;
-use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, array};
+use crate::simd::packed::{Packed, ROWS, TileEncoding, TileQuants, array, unrolled};
 use crate::simd::{Kernel, Simd};
 use crate::types::common::unpack::{
     Blocks, Group, HalfTile, MAX_TILES, Tile, TileForm, TileScales, Unpack,
@@ -315,6 +315,7 @@ impl<const P: usize> TileRun<'_, P> {
             let x = x[at..].first_chunk();
             let x = x.expect("a block of each activation row");
             let products = tile_products::<S, F, P, C>(simd, tiles, x, minus_offset);
+            let acc = simd.in_memory(&mut acc);
             for c in 0..C {
                 let scale = simd.splat_floats(x[c].scale);
                 for p in 0..P {
@@ -341,7 +342,7 @@ fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
     minus_offset: Option<W::Floats>,
 ) -> [[W::Floats; P]; C] {
     let mut products = [[simd.splat_floats(0.0); P]; C];
-    for half in 0..F::SCALES {
+    unrolled!(half of 4 < F::SCALES => {
         let dots = integer_products::<W, F, P, C>(simd, tiles, x, half);
         // Not an array of scales made by a closure, which might not be inlined.
         for p in 0..P {
@@ -351,7 +352,7 @@ fn tile_products<W: Packed, F: TileForm, const P: usize, const C: usize>(
                     scales.apply::<F>(simd, dots[p][c], &x[c], minus_offset, products[c][p]);
             }
         }
-    }
+    });
     products
 }
 

@@ -19,6 +19,8 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
     const TILES: TileEncoding;
     /// [`Packed::FUSED_ROWS`]
     const FUSED_ROWS: usize;
+    /// True if the products of a tile need the registers of other sums: see [`Packed::in_memory`].
+    const FILLS_REGISTERS: bool;
 
     /// Runs a kernel, compiled for these instructions and AVX2.
     fn run<K: Kernel>(self, kernel: K);
@@ -96,6 +98,7 @@ impl QuantDots for Widened {
     const WIDE_OFFSET: i32 = 128;
     const TILES: TileEncoding = TileEncoding::WideSigned;
     const FUSED_ROWS: usize = 8;
+    const FILLS_REGISTERS: bool = true;
 
     entry_points!(Avx2<Widened>, "avx2,fma,f16c");
 
@@ -153,16 +156,26 @@ impl QuantDots for Widened {
         x: [&[u32; N]; C],
     ) -> [[__m256i; 2]; C] {
         let words: &[WordBytes; N] = tile.words(part);
-        let mut sums = [Sums::new(simd, simd.splat_word(0)); C];
-        unrolled!(pair of 4 < N / 2 => {
-            let quants = each!(2, word => {
-                let quants = simd.load_words(&words[2 * pair + word]);
-                match BITS {
-                    // Unsigned, as in other products: the compiler leaves both conversions out.
-                    8 => simd.xor(quants, simd.splat_word(0x8080_8080)),
-                    _ => quants,
+        if const { words_in_16_bits(BITS) == 1 } {
+            let mut sums = [simd.splat_word(0); C];
+            // Word by word: the quants of two words and their magnitudes would not fit the registers with the sums.
+            unrolled!(word of 8 < N => {
+                let quants = simd.load_words(&words[word]);
+                for c in 0..C {
+                    sums[c] = each!(2, i => {
+                        let pairs = simd.0.pairs::<BITS>(quants[i], x[c][word]);
+                        let mut sum = simd.0.total(sums[c][i], pairs);
+                        // SAFETY: self proves that the instructions are available.
+                        unsafe { keep_order(&mut sum) };
+                        sum
+                    });
                 }
             });
+            return sums;
+        }
+        let mut sums = [Sums::new(simd, simd.splat_word(0)); C];
+        unrolled!(pair of 4 < N / 2 => {
+            let quants = each!(2, word => simd.load_words(&words[2 * pair + word]));
             for c in 0..C {
                 let x = each!(2, word => x[c][2 * pair + word]);
                 sums[c] = simd.add_words::<BITS>(sums[c], quants, x, 2 * pair);
@@ -196,6 +209,7 @@ impl QuantDots for Dotted {
     const WIDE_OFFSET: i32 = 0;
     const TILES: TileEncoding = TileEncoding::Signed;
     const FUSED_ROWS: usize = 4;
+    const FILLS_REGISTERS: bool = false;
 
     entry_points!(Avx2<Dotted>, "avx2,fma,f16c,avxvnni");
 

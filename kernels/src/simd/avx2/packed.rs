@@ -1,6 +1,8 @@
 //! AVX2: sixteen rows in two 256-bit registers, each a part.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ptr;
 
 use super::Avx2;
 use super::dots::QuantDots;
@@ -314,6 +316,19 @@ impl<D: QuantDots> Packed for Avx2<D> {
             sums[p] = D::products::<BITS, N, C>(self, tiles[p], part, x);
         }
         sums
+    }
+
+    #[inline(always)]
+    fn in_memory<T>(self, values: &mut T) -> &mut T {
+        if !D::FILLS_REGISTERS {
+            return values;
+        }
+        let mut same = ptr::from_mut(values);
+        // SAFETY: there is no instruction, so the pointer stays the same. To the compiler it may be any other.
+        unsafe {
+            asm!("/* {0} */", inout(reg) same, options(nostack, preserves_flags));
+            &mut *same
+        }
     }
 
     #[inline(always)]
