@@ -4,6 +4,7 @@
 //! Threads: all, or the number in `THREADS`. `ISA` names the instruction set, `PREFETCH` is a value of
 //! `--prefetch`, `TYPES` names the types. The weights form a ring larger than the caches, or of `RING_MB`. With
 //! `RING_MB=0` there is one weight. `N_OUT` is its number of rows: 128 rows of quants stay in an L2 cache of 512 KB.
+//! `PROMPT` is the number of activation rows of a prompt.
 
 #![allow(clippy::print_stdout, reason = "a bench reports on standard output")]
 
@@ -25,8 +26,10 @@ const N_MAX: usize = 16;
 static N_OUT: LazyLock<usize> = LazyLock::new(|| {
     std::env::var("N_OUT").map_or(2048, |n| n.parse().expect("N_OUT is a number"))
 });
-/// Activation rows of a prompt.
-const PROMPT: usize = 512;
+/// Activation rows of a prompt: `PROMPT`, or 512.
+static PROMPT: LazyLock<usize> = LazyLock::new(|| {
+    std::env::var("PROMPT").map_or(512, |n| n.parse().expect("PROMPT is a number"))
+});
 /// All types, or those that `TYPES` names.
 static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
     let Ok(names) = std::env::var("TYPES") else {
@@ -130,7 +133,7 @@ struct Product {
 
 impl Product {
     fn new(dtype: DType) -> Product {
-        let x: Vec<f32> = (0..PROMPT * N_IN)
+        let x: Vec<f32> = (0..N_MAX.max(*PROMPT) * N_IN)
             .map(|i| (i * 37 % 101) as f32 * 0.01 - 0.5)
             .collect();
         let row_bytes = dtype.row_bytes(N_IN as u64).expect("whole blocks") as usize;
@@ -159,7 +162,7 @@ impl Product {
             ring,
             next: 0,
             x: buffer,
-            out: CPU.buffer(PROMPT * *N_OUT),
+            out: CPU.buffer(N_MAX.max(*PROMPT) * *N_OUT),
         };
         // The first product repacks the weight.
         (0..n_weight).for_each(|_| product.run(1));
@@ -212,22 +215,27 @@ fn ratios() {
     }
 }
 
-/// Prints the time of a prompt, and its products per second.
+/// Prints the time of a prompt and its products per second, medians and best.
 fn prompts() {
-    const ROUNDS: usize = 5;
-    println!("prompt of {PROMPT}, {} x {N_IN}, {}", *N_OUT, CPU.name());
-    println!("{:>6}{:>10}{:>10}", "type", "us", "GMAC/s");
+    const ROUNDS: usize = 31;
+    println!("prompt of {}, {} x {N_IN}, {}", *PROMPT, *N_OUT, CPU.name());
+    println!("{:>6}{:>10}{:>10}{:>10}", "type", "us", "GMAC/s", "best");
     for &dtype in TYPES.iter() {
         let mut product = Product::new(dtype);
         let mut times = [0.0; ROUNDS];
         for time in &mut times {
             let start = Instant::now();
-            product.run(PROMPT);
+            product.run(*PROMPT);
             *time = start.elapsed().as_secs_f64() * 1e6;
         }
         times.sort_by(f64::total_cmp);
         let time = times[ROUNDS / 2];
-        let speed = (PROMPT * *N_OUT * N_IN) as f64 / time / 1e3;
-        println!("{:>6}{time:>10.0}{speed:>10.1}", dtype.to_string());
+        let speed = |time: f64| (*PROMPT * *N_OUT * N_IN) as f64 / time / 1e3;
+        println!(
+            "{:>6}{time:>10.0}{:>10.1}{:>10.1}",
+            dtype.to_string(),
+            speed(time),
+            speed(times[0])
+        );
     }
 }
