@@ -1,5 +1,6 @@
 //! Sets `isa` to the instruction sets of x86-64 that kernels are compiled for: all of them with the feature `every-cpu`
-//! and for other machines, else the best one of this CPU.
+//! and for other machines, else the best one of this CPU. With the feature and `SPECCONV_ISAS=supported` in the
+//! environment, those that this CPU can run and its tests compare.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -23,27 +24,33 @@ fn main() {
         return;
     }
     let is_for_this_machine = env::var("HOST") == env::var("TARGET");
-    let isas = match env::var_os("CARGO_FEATURE_EVERY_CPU") {
-        None if is_for_this_machine => of_this_cpu(),
-        _ => ALL,
+    let every_cpu = env::var_os("CARGO_FEATURE_EVERY_CPU").is_some();
+    println!("cargo:rerun-if-env-changed=SPECCONV_ISAS");
+    let only_supported = env::var_os("SPECCONV_ISAS").is_some_and(|isas| isas == "supported");
+    let isas = match is_for_this_machine && (only_supported || !every_cpu) {
+        true => of_this_cpu(every_cpu),
+        false => ALL.to_vec(),
     };
     for isa in isas {
         println!("cargo:rustc-cfg=isa=\"{isa}\"");
     }
 }
 
+/// Returns the best instruction set of this CPU, or all that it supports.
 #[cfg(target_arch = "x86_64")]
-fn of_this_cpu() -> &'static [&'static str] {
-    match cpu_features::best() {
-        "avx512" => &["avx512"],
-        // Only products use AVX-VNNI.
-        "avxvnni" => &["avxvnni", "avx2"],
-        // Also for CPUs without it, which are rare: there are kernels for at least one instruction set.
-        _ => &["avx2"],
+fn of_this_cpu(all: bool) -> Vec<&'static str> {
+    let mut isas = cpu_features::supported();
+    match isas.first() {
+        Some(&"avx512") if !all => isas.truncate(1),
+        // With AVX-VNNI also AVX2: only products differ.
+        Some(_) => {}
+        // Such CPUs are rare: there are kernels for at least one instruction set.
+        None => isas.push("avx2"),
     }
+    isas
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn of_this_cpu() -> &'static [&'static str] {
-    ALL
+fn of_this_cpu(_: bool) -> Vec<&'static str> {
+    ALL.to_vec()
 }

@@ -23,15 +23,13 @@ pub(crate) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512vnni")
 }
 
-/// Returns the name of the best instruction set of this CPU.
-pub(crate) fn best() -> &'static str {
-    if has_avx512() {
-        "avx512"
-    } else if has_avxvnni() {
-        "avxvnni"
-    } else if has_avx2() {
-        "avx2"
-    } else {
-        "portable"
-    }
+/// Returns the names of the instruction sets of this CPU, best first.
+pub(crate) fn supported() -> Vec<&'static str> {
+    let all = [
+        ("avx512", has_avx512()),
+        ("avxvnni", has_avxvnni()),
+        ("avx2", has_avx2()),
+    ];
+    let supported = all.into_iter().filter(|(_, has)| *has);
+    supported.map(|(name, _)| name).collect()
 }

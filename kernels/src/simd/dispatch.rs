@@ -154,7 +154,10 @@ pub(crate) fn choose(implementation: Implementation) -> Isa {
 /// compiled with AVX-512.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn best_of_cpu() -> Isa {
-    cpu_features::best().parse().expect("a name of the table")
+    let best = cpu_features::supported().first().copied();
+    best.map_or(Isa::Portable, |name| {
+        name.parse().expect("a name of the table")
+    })
 }
 
 /// Returns the best instruction set of this CPU: the kernels were compiled for all.
