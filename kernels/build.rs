@@ -26,7 +26,11 @@ fn main() {
     let is_for_this_machine = env::var("HOST") == env::var("TARGET");
     let every_cpu = env::var_os("CARGO_FEATURE_EVERY_CPU").is_some();
     println!("cargo:rerun-if-env-changed=SPECCONV_ISAS");
-    let only_supported = env::var_os("SPECCONV_ISAS").is_some_and(|isas| isas == "supported");
+    let wanted = env::var_os("SPECCONV_ISAS");
+    let only_supported = wanted.is_some();
+    if let Some(wanted) = wanted {
+        assert_eq!(wanted, "supported", "SPECCONV_ISAS has an unknown value");
+    }
     let isas = match is_for_this_machine && (only_supported || !every_cpu) {
         true => of_this_cpu(every_cpu),
         false => ALL.to_vec(),
