@@ -34,6 +34,8 @@ use lanes::Lanes;
 use matrix::MatrixUnit;
 use packed::{Packed, array};
 
+use crate::float::f16_to_f32;
+
 /// Lanes of a reduction, and elements of the smallest quantized block.
 pub(crate) const LANES: usize = 32;
 
@@ -93,6 +95,13 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
     /// Loads one register of a chunk of bf16 numbers.
     fn load_bf16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
+    /// Loads one register of a chunk of signed bytes.
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector;
+    /// An f16 number in all lanes.
+    #[inline(always)]
+    fn splat_f16(self, number: [u8; 2]) -> Self::Vector {
+        self.splat(f16_to_f32(u16::from_le_bytes(number)))
+    }
 
     /// Multiplies elements by `factor` and rounds to the nearest integers, ties to even. Returns the
     /// integers as bytes, four per word, the first in the lowest byte, and the sums of both halves.

@@ -83,7 +83,7 @@ pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [
     array
 }
 
-/// An array of 2 or 4 elements, each the value of an expression for its index. Unlike a closure given to
+/// An array of 2, 4, 8 or 16 elements, each the value of an expression for its index. Unlike a closure given to
 /// [`array`], the expression is always compiled for the caller's instruction set: a call that is not inlined
 /// passes vectors through memory.
 macro_rules! each {
@@ -96,6 +96,38 @@ macro_rules! each {
             each!($i = 1, $element),
             each!($i = 2, $element),
             each!($i = 3, $element),
+        ]
+    };
+    (8, $i:ident => $element:expr) => {
+        [
+            each!($i = 0, $element),
+            each!($i = 1, $element),
+            each!($i = 2, $element),
+            each!($i = 3, $element),
+            each!($i = 4, $element),
+            each!($i = 5, $element),
+            each!($i = 6, $element),
+            each!($i = 7, $element),
+        ]
+    };
+    (16, $i:ident => $element:expr) => {
+        [
+            each!($i = 0, $element),
+            each!($i = 1, $element),
+            each!($i = 2, $element),
+            each!($i = 3, $element),
+            each!($i = 4, $element),
+            each!($i = 5, $element),
+            each!($i = 6, $element),
+            each!($i = 7, $element),
+            each!($i = 8, $element),
+            each!($i = 9, $element),
+            each!($i = 10, $element),
+            each!($i = 11, $element),
+            each!($i = 12, $element),
+            each!($i = 13, $element),
+            each!($i = 14, $element),
+            each!($i = 15, $element),
         ]
     };
     ($i:ident = $index:literal, $element:expr) => {{
@@ -388,6 +420,24 @@ pub(crate) trait Packed: Copy {
     #[inline(always)]
     fn in_memory<T>(self, values: &mut T) -> &mut T {
         values
+    }
+
+    /// Returns the number. The compiler does not know that it is the same, and so does not keep what it computed with it.
+    #[inline(always)]
+    fn opaque(self, n: usize) -> usize {
+        n
+    }
+
+    /// Moves byte `BYTE` of each word to its highest byte; the others become 0.
+    #[inline(always)]
+    fn highest<const BYTE: u32>(self, words: Self::Words) -> Self::Words {
+        let words = match BYTE {
+            0 => self.shift_left::<24>(words),
+            1 => self.shift_left::<16>(words),
+            2 => self.shift_left::<8>(words),
+            _ => words,
+        };
+        self.and(words, self.splat_word(0xff00_0000))
     }
 
     /// Converts signed integers to `f32`.

@@ -3,20 +3,19 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs, bytes_of};
-use super::common::cache::{CacheAccess, CacheElement};
-use super::common::unpack::InRows;
+use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::{ElementType, InvalidKind, Products};
 use crate::float::f32_to_bf16;
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{ROWS, TakeColumn};
+use crate::simd::packed::TakeColumn;
 
 /// The descriptor of BF16.
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::BF16,
     codec: Codecs::of::<BF16, 1>(),
     products: Some(Products::Floats),
-    cache: Some(CacheAccess::of::<BF16, 1, 64>("bf16")),
+    cache: Some(CacheAccess::of::<BF16, 64>("bf16")),
     cuda: Some(include_str!("bf16.cuh")),
 };
 
@@ -67,14 +66,20 @@ impl Block<1> for BF16 {
 }
 
 impl CacheElement<64> for BF16 {
+    type Scales<S: Simd> = ();
+
+    #[inline(always)]
+    fn scales<S: Simd>(_: S, _: SixteenChunks<'_, 64>) {}
+
     #[inline(always)]
     fn columns<S: Simd, const HALF: usize>(
         simd: S,
-        rows: [&[u8; 64]; ROWS],
+        rows: SixteenChunks<'_, 64>,
+        (): (),
         to: &mut impl TakeColumn<S>,
     ) {
         for piece in 2 * HALF..2 * HALF + 2 {
-            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
+            for (i, words) in rows.words(simd, 16 * piece).into_iter().enumerate() {
                 let element = 8 * piece + 2 * i;
                 let low = simd.shift_left::<16>(words);
                 to.take(simd, element, simd.bits_to_floats(low));

@@ -3,19 +3,19 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs, bytes_of};
-use super::common::cache::{CacheAccess, CacheElement};
+use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::{ElementType, InvalidKind, Products};
 use crate::float::{f16_to_f32, f32_to_f16};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{ROWS, TakeColumn, array};
+use crate::simd::packed::TakeColumn;
 
 /// The descriptor of F16.
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::F16,
     codec: Codecs::of::<F16, 1>(),
     products: Some(Products::Floats),
-    cache: Some(CacheAccess::of::<F16, 1, 64>("f16")),
+    cache: Some(CacheAccess::of::<F16, 64>("f16")),
     cuda: Some(include_str!("f16.cuh")),
 };
 
@@ -66,14 +66,19 @@ impl Block<1> for F16 {
 }
 
 impl CacheElement<64> for F16 {
+    type Scales<S: Simd> = ();
+
+    #[inline(always)]
+    fn scales<S: Simd>(_: S, _: SixteenChunks<'_, 64>) {}
+
     #[inline(always)]
     fn columns<S: Simd, const HALF: usize>(
         simd: S,
-        rows: [&[u8; 64]; ROWS],
+        rows: SixteenChunks<'_, 64>,
+        (): (),
         to: &mut impl TakeColumn<S>,
     ) {
-        let numbers = array(|i| &rows[i].as_chunks().0[HALF]);
-        simd.f16_columns::<HALF>(numbers, to);
+        simd.f16_columns::<HALF>(rows.pieces(simd, 32 * HALF), to);
     }
 
     #[inline(always)]

@@ -3,19 +3,18 @@
 use schemas::gguf::DType;
 
 use super::common::block::{Block, Bytes, Codecs};
-use super::common::cache::{CacheAccess, CacheElement, dequantized};
-use super::common::unpack::InRows;
+use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::{ElementType, InvalidKind, Products};
-use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{ROWS, TakeColumn};
+use crate::simd::packed::TakeColumn;
+use crate::simd::{LANES, Simd};
 
 /// The descriptor of F32.
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::F32,
     codec: Codecs::of::<F32, 1>(),
     products: Some(Products::Floats),
-    cache: Some(CacheAccess::of::<F32, 1, 128>("f32")),
+    cache: Some(CacheAccess::of::<F32, 128>("f32")),
     cuda: Some(include_str!("f32.cuh")),
 };
 
@@ -45,14 +44,20 @@ impl Block<1> for F32 {
 }
 
 impl CacheElement<128> for F32 {
+    type Scales<S: Simd> = ();
+
+    #[inline(always)]
+    fn scales<S: Simd>(_: S, _: SixteenChunks<'_, 128>) {}
+
     #[inline(always)]
     fn columns<S: Simd, const HALF: usize>(
         simd: S,
-        rows: [&[u8; 128]; ROWS],
+        rows: SixteenChunks<'_, 128>,
+        (): (),
         to: &mut impl TakeColumn<S>,
     ) {
         for piece in 4 * HALF..4 * HALF + 4 {
-            for (i, words) in InRows(rows).words(simd, 16 * piece).into_iter().enumerate() {
+            for (i, words) in rows.words(simd, 16 * piece).into_iter().enumerate() {
                 to.take(simd, 4 * piece + i, simd.bits_to_floats(words));
             }
         }
@@ -60,6 +65,10 @@ impl CacheElement<128> for F32 {
 
     #[inline(always)]
     fn load<S: Simd>(simd: S, chunk: &[u8; 128]) -> S::Lanes {
-        dequantized::<F32, S, 1, 128>(simd, chunk)
+        let mut elements = [0.0; LANES];
+        for (element, bytes) in elements.iter_mut().zip(chunk.as_chunks().0) {
+            *element = f32::from_le_bytes(*bytes);
+        }
+        simd.lanes(|i| simd.load(&elements, i))
     }
 }

@@ -4,21 +4,21 @@ use schemas::gguf::DType;
 
 use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
-use super::common::cache::{CacheAccess, CacheElement, dequantized};
+use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::common::one_pass::{BATCH, before_truncation, halves, max_abs, quants};
-use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, InRows, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
-use crate::simd::packed::{Packed, ROWS, TakeColumn, each};
+use crate::simd::packed::{Packed, TakeColumn, each};
 
 /// The descriptor of Q8_0.
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::Q8_0,
     codec: Codecs::of::<Q8_0, 32>(),
     products: Some(Products::quants::<Q8_0>()),
-    cache: Some(CacheAccess::of::<Q8_0, 32, 34>("q8_0")),
+    cache: Some(CacheAccess::of::<Q8_0, 34>("q8_0")),
     cuda: Some(include_str!("q8_0.cuh")),
 };
 
@@ -84,29 +84,43 @@ impl Unpack for Q8_0 {
 /// The product of an 8-bit quant and a scale with an 11-bit significand fits the 24 bits of an `f32`:
 /// nothing is rounded.
 impl CacheElement<34> for Q8_0 {
+    /// Divided by 2^24, because the quants are the highest bytes of words.
+    type Scales<S: Simd> = S::Floats;
+
+    #[inline(always)]
+    fn scales<S: Simd>(simd: S, rows: SixteenChunks<'_, 34>) -> S::Floats {
+        let scales = InRows(rows.pieces::<S, 2>(simd, 0)).halves(simd, 0);
+        simd.mul_floats(scales, simd.splat_floats(2f32.powi(-24)))
+    }
+
     #[inline(always)]
     fn columns<S: Simd, const HALF: usize>(
         simd: S,
-        rows: [&[u8; 34]; ROWS],
+        rows: SixteenChunks<'_, 34>,
+        scales: S::Floats,
         to: &mut impl TakeColumn<S>,
     ) {
-        let scales = InRows(rows).halves(simd, 0);
-        // Adds 128 to make signed bytes unsigned.
-        let sign = simd.splat_word(0x8080_8080);
-        let words = InRows(rows).words(simd, 2 + 16 * HALF);
-        for (i, words) in words.into_iter().enumerate() {
-            let quants = unpack::bytes(simd, simd.xor(words, sign));
+        for (i, words) in rows.words(simd, 2 + 16 * HALF).into_iter().enumerate() {
+            let element = 16 * HALF + 4 * i;
+            let quants = [
+                simd.highest::<0>(words),
+                simd.highest::<1>(words),
+                simd.highest::<2>(words),
+                simd.highest::<3>(words),
+            ];
             for (j, quants) in quants.into_iter().enumerate() {
-                let element = 16 * HALF + 4 * i + j;
-                let value = simd.mul_floats(scales, unpack::add(simd, quants, -128.0));
-                to.take(simd, element, value);
+                let values = simd.mul_floats(scales, simd.to_floats(quants));
+                to.take(simd, element + j, values);
             }
         }
     }
 
     #[inline(always)]
     fn load<S: Simd>(simd: S, chunk: &[u8; 34]) -> S::Lanes {
-        dequantized::<Q8_0, S, 32, 34>(simd, chunk)
+        let (scale, quants) = chunk.split_first_chunk().expect("a scale and quants");
+        let quants = quants.first_chunk().expect("quants");
+        let scale = simd.splat_f16(*scale);
+        simd.lanes(|i| simd.mul(scale, simd.load_i8(quants, i)))
     }
 
     fn mark_invalid(x: &[f32], chunk: &mut [u8; 34]) {

@@ -305,6 +305,8 @@ struct Attend<'a, 'b> {
 
 /// Scratch buffers for one block of keys.
 struct Scratch<'a> {
+    /// Heads per query.
+    n_group: usize,
     /// Queries, padded with zeros: `(heads, chunks of a head)`.
     q: &'a mut [Chunk],
     /// Visible keys of the block, per head.
@@ -374,6 +376,7 @@ impl Kernel for Attend<'_, '_> {
             padded.as_flattened_mut()[..head_dim].copy_from_slice(head);
         }
         let mut scratch = Scratch {
+            n_group: n_heads / queries.len(),
             q,
             seen: arena.alloc_slice_fill_default(n_heads),
             tiles: arena.alloc_slice_fill_iter(Tile::split::<S>(n_heads)),
@@ -405,8 +408,7 @@ impl Attend<'_, '_> {
         scratch: &mut Scratch<'_>,
         state: &mut State<'_>,
     ) {
-        let n_group = scratch.seen.len() / self.task.queries.len();
-        let groups = scratch.seen.chunks_exact_mut(n_group);
+        let groups = scratch.seen.chunks_exact_mut(scratch.n_group);
         for (seen, query) in groups.zip(self.task.queries) {
             let KeyRows { start, end } = query.keys;
             let (start, end) = (start.max(block), end.min(block + LANES));
@@ -500,50 +502,62 @@ impl Attend<'_, '_> {
     /// Turns scores into softmax weights.
     #[inline(always)]
     fn weigh<S: Simd>(&self, simd: S, scratch: &mut Scratch<'_>, state: &mut State<'_>) {
-        let Scratch {
+        let mut heads = Heads {
+            seen: scratch.seen,
+            scores: scratch.scores,
+            corrections: scratch.corrections,
+            softmax: state.softmax,
+        };
+        while let Some(group) = heads.take::<MAX_GROUP>() {
+            self.weigh_group(simd, group);
+        }
+        while let Some(group) = heads.take::<2>() {
+            self.weigh_group(simd, group);
+        }
+        if let Some(group) = heads.take::<1>() {
+            self.weigh_group(simd, group);
+        }
+    }
+
+    /// Turns the scores of some heads into softmax weights, all heads at once.
+    #[inline(always)]
+    fn weigh_group<S: Simd, const N: usize>(&self, simd: S, heads: Group<'_, N>) {
+        let Group {
             seen,
             scores,
             corrections,
-            ..
-        } = scratch;
-        // In three passes, so that several heads are computed together.
-        let heads = groups(scores, corrections, &mut *state.softmax, seen);
-        for (((scores, corrections), softmax), seen) in heads {
-            for (scores, seen) in scores.iter_mut().zip(seen) {
-                scores.iter_mut().for_each(|x| *x *= self.shape.scale);
-                if seen.len() < LANES {
-                    scores[..seen.start].fill(f32::NEG_INFINITY);
-                    scores[seen.end..].fill(f32::NEG_INFINITY);
-                }
-            }
-            let largest = simd.largest(rows(simd, scores));
-            let heads = corrections.iter_mut().zip(softmax).zip(seen);
-            for (((correction, softmax), seen), largest) in heads.zip(largest) {
-                // The exponential of zero: the sums stay the same.
-                *correction = 0.0;
-                if !seen.is_empty() {
-                    let largest = larger(softmax.largest, largest);
-                    *correction = softmax.largest - largest;
-                    softmax.largest = largest;
-                }
+            softmax,
+        } = heads;
+        for (scores, seen) in scores.iter_mut().zip(seen) {
+            scores.iter_mut().for_each(|x| *x *= self.shape.scale);
+            if seen.len() < LANES {
+                scores[..seen.start].fill(f32::NEG_INFINITY);
+                scores[seen.end..].fill(f32::NEG_INFINITY);
             }
         }
-        for correction in corrections.iter_mut() {
-            *correction = exp(*correction);
-        }
-        let heads = groups(scores, corrections, &mut *state.softmax, seen);
-        for (((scores, corrections), softmax), seen) in heads {
-            for (scores, softmax) in scores.iter_mut().zip(&*softmax) {
-                for score in scores.iter_mut() {
-                    *score = exp(*score - softmax.largest);
-                }
+        let largest = simd.largest(rows(simd, scores));
+        // The exponential of zero: the sums stay the same.
+        let mut factors = [0.0; MAX_GROUP];
+        for (i, softmax) in softmax.iter_mut().enumerate() {
+            if !seen[i].is_empty() {
+                let largest = larger(softmax.largest, largest[i]);
+                factors[i] = softmax.largest - largest;
+                softmax.largest = largest;
             }
-            let sums = simd.sums(rows(simd, scores));
-            let heads = corrections.iter().zip(softmax).zip(seen);
-            for (((correction, softmax), seen), sum) in heads.zip(sums) {
-                if !seen.is_empty() {
-                    softmax.sum = softmax.sum * correction + sum;
-                }
+        }
+        for factor in &mut factors {
+            *factor = exp(*factor);
+        }
+        corrections.copy_from_slice(&factors[..N]);
+        for (scores, softmax) in scores.iter_mut().zip(&*softmax) {
+            for score in scores.iter_mut() {
+                *score = exp(*score - softmax.largest);
+            }
+        }
+        let sums = simd.sums(rows(simd, scores));
+        for (i, softmax) in softmax.iter_mut().enumerate() {
+            if !seen[i].is_empty() {
+                softmax.sum = softmax.sum * factors[i] + sums[i];
             }
         }
     }
@@ -631,27 +645,42 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// The scores, corrections and softmax states of eight heads, or of the last ones, and the keys that they attend to.
-type Group<'a> = (
-    ((&'a mut [Chunk], &'a mut [f32]), &'a mut [Softmax]),
-    &'a [Range<usize>],
-);
-
-/// Splits the heads into groups.
-#[inline(always)]
-fn groups<'a>(
+/// Operands of the softmax of some heads.
+struct Heads<'a> {
+    /// The keys that each head attends to.
+    seen: &'a [Range<usize>],
     scores: &'a mut [Chunk],
     corrections: &'a mut [f32],
     softmax: &'a mut [Softmax],
-    seen: &'a [Range<usize>],
-) -> impl Iterator<Item = Group<'a>> {
-    let heads = scores.chunks_mut(8).zip(corrections.chunks_mut(8));
-    heads.zip(softmax.chunks_mut(8)).zip(seen.chunks(8))
 }
 
-/// Returns the scores of the heads of a group, and zeros.
+/// Maximum number of heads whose softmax is computed at once.
+const MAX_GROUP: usize = 8;
+
+/// [`Heads`] of a constant number.
+struct Group<'a, const N: usize> {
+    seen: &'a [Range<usize>; N],
+    scores: &'a mut [Chunk; N],
+    corrections: &'a mut [f32; N],
+    softmax: &'a mut [Softmax; N],
+}
+
+impl<'a> Heads<'a> {
+    /// Splits off the first `N` heads, if there are so many.
+    #[inline(always)]
+    fn take<const N: usize>(&mut self) -> Option<Group<'a, N>> {
+        Some(Group {
+            seen: self.seen.split_off(..N)?.first_chunk()?,
+            scores: self.scores.split_off_mut(..N)?.first_chunk_mut()?,
+            corrections: self.corrections.split_off_mut(..N)?.first_chunk_mut()?,
+            softmax: self.softmax.split_off_mut(..N)?.first_chunk_mut()?,
+        })
+    }
+}
+
+/// Returns the scores of some heads, and zeros.
 #[inline(always)]
-fn rows<S: Simd>(simd: S, scores: &[Chunk]) -> [S::Lanes; 8] {
+fn rows<S: Simd, const N: usize>(simd: S, scores: &[Chunk; N]) -> [S::Lanes; MAX_GROUP] {
     array(|i| match scores.get(i) {
         Some(scores) => simd.lanes(|register| simd.load(scores, register)),
         None => simd.lanes(|_| simd.splat(0.0)),

@@ -107,6 +107,18 @@ impl<D: QuantDots> Simd for Avx2<D> {
     }
 
     #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
+    fn splat_f16(self, number: [u8; 2]) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(number))) }
+    }
+
+    #[inline(always)]
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut words = [0; LANES / 4];
         // SAFETY: the instructions are available; a register of elements, and of bytes.

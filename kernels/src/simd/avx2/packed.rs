@@ -6,7 +6,9 @@ use std::ptr;
 
 use super::Avx2;
 use super::dots::QuantDots;
-use crate::simd::packed::{Packed, ROWS, Sums, TileEncoding, TileQuants, WordBytes, each};
+use crate::simd::packed::{
+    Packed, ROWS, Sums, TakeColumn, TileEncoding, TileQuants, WordBytes, each,
+};
 
 /// Lanes of a register.
 const WIDTH: usize = 8;
@@ -40,6 +42,37 @@ fn transpose<D: Copy>(simd: Avx2<D>, rows: &[&[u8; 16]; WIDTH]) -> [__m256i; 4] 
             _mm256_unpacklo_epi64(high[0], high[1]),
             _mm256_unpackhi_epi64(high[0], high[1]),
         ]
+    }
+}
+
+/// Transposes eight rows of eight numbers of 16 bits, in each 128-bit lane.
+///
+/// # Safety
+/// AVX2 must be available.
+#[inline(always)]
+unsafe fn columns_of_halves(rows: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: the instructions are available.
+    unsafe {
+        // Pairs of rows, then four of them, then eight: in each, two more numbers of half as many registers.
+        let pairs = each!(4, i => {
+            let (a, b) = (rows[2 * i], rows[2 * i + 1]);
+            [_mm256_unpacklo_epi16(a, b), _mm256_unpackhi_epi16(a, b)]
+        });
+        let fours = each!(2, i => {
+            let ([a, b], [c, d]) = (pairs[2 * i], pairs[2 * i + 1]);
+            [
+                _mm256_unpacklo_epi32(a, c),
+                _mm256_unpackhi_epi32(a, c),
+                _mm256_unpacklo_epi32(b, d),
+                _mm256_unpackhi_epi32(b, d),
+            ]
+        });
+        let [a, b] = fours;
+        let [p, q, r, s] = each!(4, i => [
+            _mm256_unpacklo_epi64(a[i], b[i]),
+            _mm256_unpackhi_epi64(a[i], b[i]),
+        ]);
+        [p[0], p[1], q[0], q[1], r[0], r[1], s[0], s[1]]
     }
 }
 
@@ -175,6 +208,18 @@ impl<D: QuantDots> Packed for EightRows<D> {
         let sums = dots.add_words::<BITS>(sums, [quants[0], quants[1]], [x[0], x[1]], 0);
         let (wide, narrow) = dots.add_words::<BITS>(sums, [quants[2], quants[3]], [x[2], x[3]], 2);
         dots.total(wide, narrow)
+    }
+
+    #[inline(always)]
+    fn highest<const BYTE: u32>(self, words: __m256i) -> __m256i {
+        // SAFETY: the instructions are available.
+        unsafe {
+            // Indices of bytes from 128 on give 0.
+            let order = self.splat_word((BYTE << 24) | 0x0080_8080);
+            let lanes =
+                _mm256_setr_epi32(0, 4 << 24, 8 << 24, 12 << 24, 0, 4 << 24, 8 << 24, 12 << 24);
+            _mm256_shuffle_epi8(words, _mm256_or_si256(order, lanes))
+        }
     }
 
     #[inline(always)]
@@ -329,6 +374,44 @@ impl<D: QuantDots> Packed for Avx2<D> {
             asm!("/* {0} */", inout(reg) same, options(nostack, preserves_flags));
             &mut *same
         }
+    }
+
+    /// Conversions of halves of words would take three shuffles each.
+    #[inline(always)]
+    fn f16_columns<const HALF: usize>(
+        self,
+        numbers: [&[u8; 32]; ROWS],
+        to: &mut impl TakeColumn<Self>,
+    ) {
+        for half in 0..2 {
+            // Eight numbers of rows `i` and `i + 8`.
+            let piece = |row: usize| &numbers[row].as_chunks().0[half];
+            let rows = each!(8, i => two_rows(self, piece(i), piece(i + 8)));
+            // SAFETY: the instructions are available.
+            let columns = unsafe { columns_of_halves(rows) };
+            for (i, column) in columns.into_iter().enumerate() {
+                // SAFETY: the instructions are available.
+                let rows = unsafe {
+                    [
+                        _mm256_cvtph_ps(_mm256_castsi256_si128(column)),
+                        _mm256_cvtph_ps(_mm256_extracti128_si256::<1>(column)),
+                    ]
+                };
+                to.take(self, 16 * HALF + 8 * half + i, rows);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn opaque(self, mut n: usize) -> usize {
+        // SAFETY: there is no instruction.
+        unsafe { asm!("/* {0} */", inout(reg) n, options(nomem, nostack, preserves_flags)) };
+        n
+    }
+
+    #[inline(always)]
+    fn highest<const BYTE: u32>(self, words: [__m256i; 2]) -> [__m256i; 2] {
+        each!(2, i => self.part(i).highest::<BYTE>(words[i]))
     }
 
     #[inline(always)]

@@ -122,6 +122,18 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(part(chunk, register)))) }
+    }
+
+    #[inline(always)]
+    fn splat_f16(self, number: [u8; 2]) -> Self::Vector {
+        // SAFETY: the instructions are available.
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(i16::from_le_bytes(number))) }
+    }
+
+    #[inline(always)]
     fn round(self, x: &[f32; LANES], factor: f32) -> ([u32; LANES / 4], [i32; 2]) {
         let mut quants = [0; LANES / 4];
         let (halves, _) = quants.as_chunks_mut::<{ WIDTH / 4 }>();

@@ -195,6 +195,10 @@ impl<P: QuantDots> Registers for Neon<P> {
         fn load_bf16(from: *const u8) -> float32x4_t {
             vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(from))))
         }
+        fn load_i8(from: *const u8) -> float32x4_t {{
+            let bytes = vcreate_s8(u64::from(from.cast::<u32>().read_unaligned()));
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
+        }}
         fn load_words(from: *const u8) -> uint32x4_t { vreinterpretq_u32_u8(vld1q_u8(from)) }
         fn store_words(words: uint32x4_t, to: *mut u8) { vst1q_u8(to, vreinterpretq_u8_u32(words)) }
     }

@@ -90,6 +90,9 @@ pub(crate) trait Registers: Copy + Send + Sync {
     /// `from` must point to two bytes per lane.
     unsafe fn load_bf16(self, from: *const u8) -> Self::Floats;
     /// # Safety
+    /// `from` must point to one byte per lane.
+    unsafe fn load_i8(self, from: *const u8) -> Self::Floats;
+    /// # Safety
     /// `from` must point to a register of words.
     unsafe fn load_words(self, from: *const u8) -> Self::Integers;
     /// # Safety
@@ -224,6 +227,12 @@ impl<R: Registers> Simd for R {
         let halves = part::<R, _>(chunk, register).as_flattened();
         // SAFETY: two bytes for each lane.
         unsafe { Registers::load_bf16(self, halves.as_ptr()) }
+    }
+
+    #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> R::Floats {
+        // SAFETY: a byte for each lane.
+        unsafe { Registers::load_i8(self, part::<R, _>(chunk, register).as_ptr()) }
     }
 
     #[inline(always)]

@@ -87,6 +87,11 @@ impl Simd for Portable {
     }
 
     #[inline(always)]
+    fn load_i8(self, chunk: &[u8; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register).map(|x| f32::from(x as i8))
+    }
+
+    #[inline(always)]
     fn prefetch(self, _bytes: &[u8]) {}
 
     #[inline(always)]

@@ -217,7 +217,7 @@ fn n_blocks<B>(n_bytes: usize) -> usize {
 
 /// Casts bytes to blocks.
 #[inline(always)]
-pub(crate) fn blocks<B: Bytes>(bytes: &[u8]) -> &[B] {
+fn blocks<B: Bytes>(bytes: &[u8]) -> &[B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: the slice covers n * size_of::<B>() bytes; by the contract of Bytes any address is
     // aligned and any content valid.

@@ -3,9 +3,8 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::block::{Block, blocks};
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{Packed, ROWS, TakeColumn, array};
+use crate::simd::packed::{Packed, ROWS, TakeColumn, array, each};
 use crate::simd::{KernelInto, LANES, LINE, Simd};
 
 /// 32 elements of each of 32 rows, row-major or transposed.
@@ -22,10 +21,17 @@ pub(crate) const MAX_FUSED_HEADS: usize = 4;
 
 /// A type that caches can have; a chunk of 32 elements has `BYTES` bytes.
 pub(crate) trait CacheElement<const BYTES: usize> {
+    /// The scales of chunks of sixteen rows, if the type has scales.
+    type Scales<S: Simd>: Copy;
+
+    /// Decodes the scales of chunks of sixteen rows.
+    fn scales<S: Simd>(simd: S, rows: SixteenChunks<'_, BYTES>) -> Self::Scales<S>;
+
     /// Decodes the first (`HALF` 0) or last sixteen elements of chunks of sixteen rows, in ascending order.
     fn columns<S: Simd, const HALF: usize>(
         simd: S,
-        rows: [&[u8; BYTES]; ROWS],
+        rows: SixteenChunks<'_, BYTES>,
+        scales: Self::Scales<S>,
         to: &mut impl TakeColumn<S>,
     );
 
@@ -57,17 +63,15 @@ pub(crate) struct CacheAccess {
 }
 
 impl CacheAccess {
-    /// The cache functions of blocks `B`.
-    pub(crate) const fn of<B, const LEN: usize, const BYTES: usize>(
-        name: &'static str,
-    ) -> CacheAccess
+    /// The cache functions of type `B`.
+    pub(crate) const fn of<B, const BYTES: usize>(name: &'static str) -> CacheAccess
     where
-        B: Block<LEN> + CacheElement<BYTES>,
+        B: CacheElement<BYTES>,
     {
         CacheAccess {
             name,
             transpose: |on, rows, out| on.run_into(Transpose::<B, BYTES>(rows, PhantomData), out),
-            decode: |on, rows, out| on.run_into(Decode::<B, LEN, BYTES>(rows, PhantomData), out),
+            decode: |on, rows, out| on.run_into(Decode::<B, BYTES>(rows, PhantomData), out),
             score: |on, heads, out| on.run_into(Score::<B, BYTES>(heads, PhantomData), out),
             add_values: |on, values, out| {
                 on.run_into(AddValues::<B, BYTES>(values, PhantomData), out);
@@ -99,18 +103,51 @@ impl<'a> RowChunks<'a> {
     /// Returns the chunk of each row.
     #[inline(always)]
     fn rows<const BYTES: usize>(self) -> impl Iterator<Item = &'a [u8; BYTES]> {
-        let chunks: &[[u8; BYTES]] = self.bytes.as_chunks().0;
-        let rows = chunks[self.chunk..].iter().step_by(self.n_chunk);
-        rows.take(self.n_rows)
+        let rows = self.bytes[self.chunk * BYTES..].chunks(self.n_chunk * BYTES);
+        let chunk = |row: &'a [u8]| row.first_chunk().expect("a whole chunk");
+        rows.take(self.n_rows).map(chunk)
     }
 
     /// Returns the chunk of sixteen rows from row `first` on, which is a multiple of sixteen below their number.
     #[inline(always)]
-    fn sixteen<const BYTES: usize>(self, first: usize) -> [&'a [u8; BYTES]; ROWS] {
+    fn sixteen<const BYTES: usize>(self, first: usize) -> SixteenChunks<'a, BYTES> {
         let chunks: &[[u8; BYTES]] = self.bytes.as_chunks().0;
         let chunks = &chunks[first * self.n_chunk + self.chunk..][..(ROWS - 1) * self.n_chunk + 1];
-        // SAFETY: a row is below `ROWS`. With a check for each, the compiler keeps sixteen addresses in memory.
-        array(|row| unsafe { chunks.get_unchecked(row * self.n_chunk) })
+        SixteenChunks {
+            bytes: chunks.as_flattened(),
+            stride: self.n_chunk * BYTES,
+        }
+    }
+}
+
+/// The same chunk of sixteen consecutive rows of a head.
+#[derive(Clone, Copy)]
+pub(crate) struct SixteenChunks<'a, const BYTES: usize> {
+    /// The bytes from the chunk of the first row to that of the last one.
+    bytes: &'a [u8],
+    /// Bytes from the chunk of a row to that of the next.
+    stride: usize,
+}
+
+impl<'a, const BYTES: usize> SixteenChunks<'a, BYTES> {
+    /// Returns `N` bytes of each chunk, from `at` on.
+    #[inline(always)]
+    pub(crate) fn pieces<W: Packed, const N: usize>(
+        self,
+        simd: W,
+        at: usize,
+    ) -> [&'a [u8; N]; ROWS] {
+        assert!(at + N <= BYTES);
+        // Addresses are computed where they are used: there are too few registers to keep them.
+        let stride = simd.opaque(self.stride);
+        // SAFETY: there are `BYTES` bytes after the start of each row.
+        each!(16, row => unsafe { &*self.bytes.as_ptr().add(row * stride + at).cast() })
+    }
+
+    /// Returns sixteen bytes of each chunk, from `at` on, as words.
+    #[inline(always)]
+    pub(crate) fn words<W: Packed>(self, simd: W, at: usize) -> [W::Words; 4] {
+        simd.interleave(self.pieces(simd, at))
     }
 }
 
@@ -193,38 +230,27 @@ impl<B: CacheElement<BYTES>, const BYTES: usize> KernelInto<Square> for Transpos
         let Transpose(rows, _) = self;
         for half in 0..rows.n_rows.div_ceil(ROWS) {
             let chunks = rows.sixteen(half * ROWS);
+            let scales = B::scales(simd, chunks);
             let mut columns = Store { half, out };
-            B::columns::<S, 0>(simd, chunks, &mut columns);
-            B::columns::<S, 1>(simd, chunks, &mut columns);
+            B::columns::<S, 0>(simd, chunks, scales, &mut columns);
+            B::columns::<S, 1>(simd, chunks, scales, &mut columns);
         }
     }
 }
 
-struct Decode<'a, B, const LEN: usize, const BYTES: usize>(RowChunks<'a>, PhantomData<B>);
+struct Decode<'a, B, const BYTES: usize>(RowChunks<'a>, PhantomData<B>);
 
-impl<B, const LEN: usize, const BYTES: usize> KernelInto<[[f32; LANES]]>
-    for Decode<'_, B, LEN, BYTES>
+impl<B, const BYTES: usize> KernelInto<[[f32; LANES]]> for Decode<'_, B, BYTES>
 where
-    B: Block<LEN>,
+    B: CacheElement<BYTES>,
 {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S, out: &mut [[f32; LANES]]) {
         let Decode(rows, _) = self;
-        for (row, out) in rows.rows::<BYTES>().zip(out) {
-            B::dequantize_blocks(simd, blocks::<B>(row), out.as_chunks_mut().0);
+        for (row, out) in rows.rows().zip(out) {
+            simd.store_partial(B::load(simd, row), out);
         }
     }
-}
-
-/// Dequantizes the blocks of a chunk: [`CacheElement::load`] of types without a register load of their own.
-#[inline(always)]
-pub(crate) fn dequantized<B: Block<LEN>, S: Simd, const LEN: usize, const BYTES: usize>(
-    simd: S,
-    chunk: &[u8; BYTES],
-) -> S::Lanes {
-    let mut out = [0.0; LANES];
-    B::dequantize_blocks(simd, blocks::<B>(chunk), out.as_chunks_mut().0);
-    simd.lanes(|i| simd.load(&out, i))
 }
 
 struct Score<'a, B, const BYTES: usize>(FewHeads<'a>, PhantomData<B>);
@@ -261,18 +287,25 @@ impl<B: CacheElement<BYTES>, const BYTES: usize> Score<'_, B, BYTES> {
             let [mut first, mut second] = [(); 2].map(|()| Chains::<S, C> { q, sums: [zero; C] });
             // Of both halves of the rows in turn, so that no addition waits for the one before.
             let rows = keys.sixteen::<BYTES>(0);
-            let later = (keys.n_rows > ROWS).then(|| keys.sixteen::<BYTES>(ROWS));
+            let scales = B::scales(simd, rows);
+            let later = match keys.n_rows > ROWS {
+                true => {
+                    let rows = keys.sixteen::<BYTES>(ROWS);
+                    Some((rows, B::scales(simd, rows)))
+                }
+                false => None,
+            };
             ahead.prefetch(simd, n_line);
-            B::columns::<S, 0>(simd, rows, &mut first);
-            if let Some(later) = later {
+            B::columns::<S, 0>(simd, rows, scales, &mut first);
+            if let Some((rows, scales)) = later {
                 ahead.prefetch(simd, n_line);
-                B::columns::<S, 0>(simd, later, &mut second);
+                B::columns::<S, 0>(simd, rows, scales, &mut second);
             }
             ahead.prefetch(simd, n_line);
-            B::columns::<S, 1>(simd, rows, &mut first);
-            if let Some(later) = later {
+            B::columns::<S, 1>(simd, rows, scales, &mut first);
+            if let Some((rows, scales)) = later {
                 ahead.prefetch(simd, n_line);
-                B::columns::<S, 1>(simd, later, &mut second);
+                B::columns::<S, 1>(simd, rows, scales, &mut second);
             }
             for (sums, chains) in sums.iter_mut().zip([first.sums, second.sums]) {
                 for (sum, chain) in sums.iter_mut().zip(chains) {
