@@ -88,47 +88,19 @@ pub(crate) fn array<T: Copy, const N: usize>(mut f: impl FnMut(usize) -> T) -> [
 /// passes vectors through memory.
 macro_rules! each {
     (2, $i:ident => $element:expr) => {
-        [each!($i = 0, $element), each!($i = 1, $element)]
+        each!([0 1], $i => $element)
     };
     (4, $i:ident => $element:expr) => {
-        [
-            each!($i = 0, $element),
-            each!($i = 1, $element),
-            each!($i = 2, $element),
-            each!($i = 3, $element),
-        ]
+        each!([0 1 2 3], $i => $element)
     };
     (8, $i:ident => $element:expr) => {
-        [
-            each!($i = 0, $element),
-            each!($i = 1, $element),
-            each!($i = 2, $element),
-            each!($i = 3, $element),
-            each!($i = 4, $element),
-            each!($i = 5, $element),
-            each!($i = 6, $element),
-            each!($i = 7, $element),
-        ]
+        each!([0 1 2 3 4 5 6 7], $i => $element)
     };
     (16, $i:ident => $element:expr) => {
-        [
-            each!($i = 0, $element),
-            each!($i = 1, $element),
-            each!($i = 2, $element),
-            each!($i = 3, $element),
-            each!($i = 4, $element),
-            each!($i = 5, $element),
-            each!($i = 6, $element),
-            each!($i = 7, $element),
-            each!($i = 8, $element),
-            each!($i = 9, $element),
-            each!($i = 10, $element),
-            each!($i = 11, $element),
-            each!($i = 12, $element),
-            each!($i = 13, $element),
-            each!($i = 14, $element),
-            each!($i = 15, $element),
-        ]
+        each!([0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15], $i => $element)
+    };
+    ([$($index:literal)*], $i:ident => $element:expr) => {
+        [$(each!($i = $index, $element)),*]
     };
     ($i:ident = $index:literal, $element:expr) => {{
         let $i = $index;
