@@ -11,6 +11,7 @@ use super::weight::Weight;
 use super::{Cpu, parts};
 use crate::simd::packed::{Packed, ROWS, WordBytes, array};
 use crate::simd::{Kernel, Simd};
+use crate::types::common::block::blocks_mut;
 use crate::types::common::unpack::{Blocks, InRows, Unpack};
 
 /// Division of a block into words and loose bytes, which come before or after them.
@@ -22,10 +23,34 @@ pub(crate) struct Geometry {
     lead: usize,
     /// Line of each word among those of its block, in the order of the words in the block.
     lines: &'static [u8; MAX_WORDS],
+    /// `None` if panels store blocks as files do.
+    forms: Option<Forms>,
+}
+
+/// Conversions of blocks between the forms of files and of panels.
+#[derive(Clone, Copy)]
+struct Forms {
+    to_panel: fn(&mut [u8]),
+    to_file: fn(&mut [u8]),
+}
+
+impl Forms {
+    const fn of<T: Unpack>() -> Option<Forms> {
+        if !T::IS_ARRANGED {
+            return None;
+        }
+        Some(Forms {
+            to_panel: |bytes| blocks_mut::<T>(bytes).iter_mut().for_each(T::arrange),
+            to_file: |bytes| blocks_mut::<T>(bytes).iter_mut().for_each(T::restore),
+        })
+    }
 }
 
 /// Maximum number of words in a block.
 const MAX_WORDS: usize = 64;
+
+/// Maximum number of bytes in a block.
+const MAX_BYTES: usize = 4 * MAX_WORDS;
 
 /// Returns the line of each word.
 const fn lines_of_words<T: Unpack>() -> [u8; MAX_WORDS] {
@@ -55,8 +80,10 @@ impl Geometry {
             bytes: size_of::<T>(),
             lead: T::LEAD,
             lines: const { &lines_of_words::<T>() },
+            forms: Forms::of::<T>(),
         };
         assert!(geometry.n_words() <= MAX_WORDS, "a line for each word");
+        assert!(geometry.bytes <= MAX_BYTES, "room for a block");
         assert!(
             geometry.lead == 0 || geometry.tail() == 0,
             "loose bytes on one side"
@@ -242,7 +269,8 @@ const SLAB: usize = 4 << 20;
 /// transposition and as one ascending stream, which the prefetchers of all CPUs follow.
 ///
 /// A panel is a sequence of blocks, each with its words. If bytes are left over, a cache line in front of
-/// every few blocks stores theirs. In the last panel the last row is repeated.
+/// every few blocks stores theirs. In the last panel the last row is repeated. Blocks of some types are stored
+/// in the form of [`Unpack::arrange`].
 pub(crate) struct Panels {
     /// All written.
     lines: Lines,
@@ -315,6 +343,9 @@ impl Panels {
             for (i, word) in fours.iter_mut().enumerate() {
                 *word = words[geometry.line_of_word(i)].0.as_chunks().0[row_in_panel];
             }
+        }
+        if let Some(forms) = geometry.forms {
+            (forms.to_file)(row);
         }
         row
     }
@@ -477,13 +508,24 @@ impl Kernel for Pack<'_> {
         let last = self.w.n_rows - 1;
         let rows: [_; ROWS] = array(|row| self.w.row((self.first + row).min(last)));
         let next: [_; ROWS] = array(|row| self.w.row((self.first + ROWS + row).min(last)));
+        let mut copies = [0; ROWS * MAX_BYTES];
+        let copies = &mut copies[..ROWS * geometry.bytes];
         for i in 0..rows[0].len() / geometry.bytes {
             let block = i * geometry.bytes..(i + 1) * geometry.bytes;
             // Rows are too short for the hardware prefetcher to predict the next ones.
             next.iter()
                 .for_each(|row| simd.prefetch(&row[block.clone()]));
             let (line, at, words) = geometry.place(i);
-            let blocks: InRows<[u8]> = InRows(array(|row| &rows[row][block.clone()]));
+            if let Some(forms) = geometry.forms {
+                for (copy, row) in copies.chunks_exact_mut(geometry.bytes).zip(&rows) {
+                    copy.copy_from_slice(&row[block.clone()]);
+                }
+                (forms.to_panel)(copies);
+            }
+            let blocks: InRows<[u8]> = InRows(array(|row| match geometry.forms {
+                Some(_) => &copies[row * geometry.bytes..][..geometry.bytes],
+                None => &rows[row][block.clone()],
+            }));
             let n_word = geometry.n_words();
             let word_lines = &mut self.lines[words..words + n_word];
             for first in (0..n_word / 4 * 4).step_by(4) {

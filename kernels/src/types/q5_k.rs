@@ -8,7 +8,7 @@ use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_affine::{AffineSearch, Clamp, ErrorNorm};
 use super::common::one_pass::numbers;
 use super::common::superblock::{self, Scales, Searches};
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{Blocks, Form, HalfTile, TileScales, Unpack, in_each_byte};
 use super::{ElementType, Products};
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::{Packed, each};
@@ -81,13 +81,53 @@ impl Block<256> for Q5_K {
     }
 }
 
+impl Q5_K {
+    /// Replaces the byte and the pair of bits of `qh` that hold the quants of a column of two tiles, of eight columns at a
+    /// time.
+    #[inline(always)]
+    fn map_columns(&mut self, f: impl Fn(u64, u64) -> (u64, u64)) {
+        let pair = in_each_byte(3);
+        for (group, low) in self.qs.iter_mut().enumerate() {
+            let shift = 2 * group;
+            let high = self.qh.as_chunks_mut::<8>().0;
+            for (low, high) in low.as_chunks_mut::<8>().0.iter_mut().zip(high) {
+                let all = u64::from_le_bytes(*high);
+                let (new_low, new_high) = f(u64::from_le_bytes(*low), (all >> shift) & pair);
+                *low = new_low.to_le_bytes();
+                *high = ((all & !(pair << shift)) | (new_high << shift)).to_le_bytes();
+            }
+        }
+    }
+}
+
 impl Unpack for Q5_K {
     type Form = Form<1, true, 5>;
     const READ_ORDER: &'static [(usize, usize)] =
         &[(0, 16), (48, 16), (16, 16), (64, 16), (32, 16), (80, 96)];
+    const IS_ARRANGED: bool = true;
     const TILES: usize = 8;
     const OFFSET: i32 = 0;
     type Group<W: Packed> = [HalfTile<W>; 2];
+
+    /// The quants of even tiles are the low bits of a byte; above them are the high bits of the odd tile, whose low pair
+    /// replaces the fifth bits of both.
+    fn arrange(&mut self) {
+        let of = in_each_byte;
+        self.map_columns(|low, fifth| {
+            let odd = ((low >> 4) & of(0x0f)) | ((fifth << 3) & of(0x10));
+            let even = (low & of(0x0f)) | ((fifth << 4) & of(0x10));
+            (even | ((odd << 3) & of(0xe0)), odd & of(3))
+        });
+    }
+
+    fn restore(&mut self) {
+        let of = in_each_byte;
+        self.map_columns(|low, pair| {
+            let odd = ((low >> 3) & of(0x1c)) | pair;
+            let fifth = ((low >> 4) & of(1)) | ((odd >> 3) & of(2));
+            ((low & of(0x0f)) | ((odd << 4) & of(0xf0)), fifth)
+        });
+    }
 
     #[inline(always)]
     fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
@@ -101,12 +141,12 @@ impl Unpack for Q5_K {
         group: usize,
     ) -> [HalfTile<W>; 2] {
         let low = rows.words(simd, 48 + 32 * group + 16 * HALF);
-        // Bit `j` of each byte belongs to tile `j`.
-        let fifth = rows.words(simd, 16 + 16 * HALF);
-        let fifth: HalfTile<W> = each!(4, i => simd.shift_right_by(fifth[i], 2 * group as u32));
+        // A pair of bits for each group.
+        let pairs = rows.words(simd, 16 + 16 * HALF);
+        let pairs: HalfTile<W> = each!(4, i => simd.shift_right_by(pairs[i], 2 * group as u32));
         [
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(low[i], 15), simd.bits::<0>(fifth[i], 1))),
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(low[i], 15), simd.bits::<1>(fifth[i], 1))),
+            each!(4, i => simd.bits::<0>(low[i], 31)),
+            each!(4, i => simd.or(simd.bits::<3>(low[i], 0x1c), simd.bits::<0>(pairs[i], 3))),
         ]
     }
 }

@@ -8,7 +8,7 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::fit_symmetric::{Symmetric, fit_symmetric};
 use super::common::one_pass;
-use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, TileScales, Unpack, in_each_byte};
 use super::common::weights::{NEARLY_ZERO, Weights};
 use super::{ElementType, Products};
 use crate::float::{extreme, nearest_int};
@@ -87,6 +87,22 @@ impl Block<256> for Q6_K {
     }
 }
 
+impl Q6_K {
+    /// Replaces the three bytes that hold the quants of a column of four tiles, of eight columns at a time.
+    #[inline(always)]
+    fn map_columns(&mut self, f: impl Fn([u64; 3]) -> [u64; 3]) {
+        let low = self.ql.as_chunks_mut::<64>().0;
+        for (low, high) in low.iter_mut().zip(self.qh.as_chunks_mut::<32>().0) {
+            let (even, odd) = low.split_at_mut(32);
+            let [even, odd, high] = [even, odd, high].map(|bytes| bytes.as_chunks_mut::<8>().0);
+            for ((even, odd), high) in even.iter_mut().zip(odd).zip(high) {
+                let columns = f([*even, *odd, *high].map(u64::from_le_bytes));
+                [*even, *odd, *high] = columns.map(u64::to_le_bytes);
+            }
+        }
+    }
+}
+
 impl Unpack for Q6_K {
     type Form = Form<2, false, 6>;
     const READ_ORDER: &'static [(usize, usize)] = &[
@@ -104,22 +120,43 @@ impl Unpack for Q6_K {
         (112, 16),
         (176, 16),
     ];
+    const IS_ARRANGED: bool = true;
     const TILES: usize = 8;
     const OFFSET: i32 = 32;
     type Group<W: Packed> = [HalfTile<W>; 4];
 
+    /// The quants of the first three tiles are the low bits of a byte each; the pairs of bits of the fourth are above
+    /// them, the highest pair first.
+    fn arrange(&mut self) {
+        let of = in_each_byte;
+        self.map_columns(|[even, odd, high]| {
+            [
+                (even & of(0x0f)) | ((high << 4) & of(0x30)) | (high & of(0xc0)),
+                (odd & of(0xcf)) | ((high << 2) & of(0x30)),
+                ((even >> 4) & of(0x0f)) | (high & of(0x30)) | ((odd << 2) & of(0xc0)),
+            ]
+        });
+    }
+
+    fn restore(&mut self) {
+        let of = in_each_byte;
+        self.map_columns(|[first, second, third]| {
+            let high = (first >> 4) & of(0x03) | ((second >> 2) & of(0x0c));
+            [
+                (first & of(0x0f)) | ((third << 4) & of(0xf0)),
+                (second & of(0xcf)) | ((third >> 2) & of(0x30)),
+                high | (third & of(0x30)) | (first & of(0xc0)),
+            ]
+        });
+    }
+
     #[inline(always)]
     fn scales<W: Packed>(simd: W, rows: impl Blocks, scales: &mut [TileScales]) {
-        let d = rows.halves(simd, 208);
-        // Adds 128 to make signed bytes unsigned.
-        let sign = simd.splat_word(0x8080_8080);
+        let d = unpack::of_signed_bytes(simd, rows.halves(simd, 208));
         let words = rows.words(simd, 192);
         for (tiles, words) in scales.as_chunks_mut::<2>().0.iter_mut().zip(words) {
-            for (i, scale) in unpack::bytes(simd, simd.xor(words, sign))
-                .into_iter()
-                .enumerate()
-            {
-                let scale = simd.mul_floats(d, unpack::add(simd, scale, -128.0));
+            for (i, scale) in unpack::signed_bytes(simd, words).into_iter().enumerate() {
+                let scale = simd.mul_floats(d, scale);
                 simd.store_floats(scale, &mut tiles[i / 2].scales[i % 2]);
             }
         }
@@ -131,14 +168,18 @@ impl Unpack for Q6_K {
         rows: impl Blocks,
         group: usize,
     ) -> [HalfTile<W>; 4] {
-        let even = rows.words(simd, 64 * group + 16 * HALF);
-        let odd = rows.words(simd, 64 * group + 32 + 16 * HALF);
-        let high = unpack::pairs_in_bytes(simd, rows.words(simd, 128 + 32 * group + 16 * HALF));
+        let first = rows.words(simd, 64 * group + 16 * HALF);
+        let second = rows.words(simd, 64 * group + 32 + 16 * HALF);
+        let third = rows.words(simd, 128 + 32 * group + 16 * HALF);
         [
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(even[i], 15), high[0][i])),
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<0>(odd[i], 15), high[1][i])),
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(even[i], 15), high[2][i])),
-            each!(4, i => unpack::above::<W, 4>(simd, simd.bits::<4>(odd[i], 15), high[3][i])),
+            each!(4, i => simd.bits::<0>(first[i], 63)),
+            each!(4, i => simd.bits::<0>(second[i], 63)),
+            each!(4, i => simd.bits::<0>(third[i], 63)),
+            each!(4, i => {
+                let high = simd.bits::<2>(first[i], 0x30);
+                let middle = simd.bits::<4>(second[i], 0x0c);
+                simd.or(simd.or(high, middle), simd.bits::<6>(third[i], 0x03))
+            }),
         ]
     }
 }

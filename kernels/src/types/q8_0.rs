@@ -6,7 +6,7 @@ use super::common::block::Half;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::common::one_pass::{BATCH, before_truncation, halves, max_abs, quants};
-use super::common::unpack::{Blocks, Form, HalfTile, InRows, Unpack};
+use super::common::unpack::{self, Blocks, Form, HalfTile, InRows, Unpack};
 use super::{ElementType, Products};
 use crate::float::{map, reciprocal};
 use crate::simd::Simd;
@@ -84,13 +84,13 @@ impl Unpack for Q8_0 {
 /// The product of an 8-bit quant and a scale with an 11-bit significand fits the 24 bits of an `f32`:
 /// nothing is rounded.
 impl CacheElement<34> for Q8_0 {
-    /// Divided by 2^24, because the quants are the highest bytes of words.
+    /// For products with [`unpack::signed_bytes`].
     type Scales<S: Simd> = S::Floats;
 
     #[inline(always)]
     fn scales<S: Simd>(simd: S, rows: SixteenChunks<'_, 34>) -> S::Floats {
         let scales = InRows(rows.pieces::<S, 2>(simd, 0)).halves(simd, 0);
-        simd.mul_floats(scales, simd.splat_floats(2f32.powi(-24)))
+        unpack::of_signed_bytes(simd, scales)
     }
 
     #[inline(always)]
@@ -102,15 +102,8 @@ impl CacheElement<34> for Q8_0 {
     ) {
         for (i, words) in rows.words(simd, 2 + 16 * HALF).into_iter().enumerate() {
             let element = 16 * HALF + 4 * i;
-            let quants = [
-                simd.highest::<0>(words),
-                simd.highest::<1>(words),
-                simd.highest::<2>(words),
-                simd.highest::<3>(words),
-            ];
-            for (j, quants) in quants.into_iter().enumerate() {
-                let values = simd.mul_floats(scales, simd.to_floats(quants));
-                to.take(simd, element + j, values);
+            for (j, quants) in unpack::signed_bytes(simd, words).into_iter().enumerate() {
+                to.take(simd, element + j, simd.mul_floats(scales, quants));
             }
         }
     }

@@ -133,7 +133,7 @@ impl<T: Unpack> Kernel for OfType<'_, T> {
 const fn fused_rows<S: Simd, T: Unpack>() -> usize {
     match T::Form::BITS {
         // They take longer to unpack: tiles are faster than a second pass.
-        5..=7 if S::WORD_BY_WORD => S::FUSED,
+        5 | 7 if S::WORD_BY_WORD => S::FUSED,
         _ => S::FUSED_ROWS,
     }
 }

@@ -231,7 +231,9 @@ pub(crate) fn bytes_of<B: Bytes>(blocks: &[B]) -> &[u8] {
     unsafe { slice::from_raw_parts(blocks.as_ptr().cast(), size_of_val(blocks)) }
 }
 
-fn blocks_mut<B: Bytes>(bytes: &mut [u8]) -> &mut [B] {
+/// Casts bytes to blocks.
+#[inline(always)]
+pub(crate) fn blocks_mut<B: Bytes>(bytes: &mut [u8]) -> &mut [B] {
     let n = n_blocks::<B>(bytes.len());
     // SAFETY: as in `blocks`; the exclusive borrow passes to the result, and by the contract of
     // Bytes whatever is written through it is initialised bytes.

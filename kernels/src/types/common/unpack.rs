@@ -1,8 +1,8 @@
 //! Unpacks blocks for products: from the bytes of sixteen rows to unsigned quants with `f32` scales.
 //!
 //! Within a block an element is `scale * (quant - OFFSET) - min`. Sixteen rows are unpacked together, one
-//! per lane. The weight itself stays in the file's encoding, and all activations of a batch share the cost
-//! of unpacking.
+//! per lane. The weight itself is as large as in the file, and all activations of a batch share the cost of
+//! unpacking.
 
 use super::block::Bytes;
 use crate::simd::packed::{Packed, ROWS, TileQuants, array, each};
@@ -92,6 +92,8 @@ pub(crate) trait Unpack: Bytes {
     /// Offset and length of the parts of the block in the order in which unpacking reads them, if it is not
     /// that of the block. Panels store their words in this order, so that memory is read in ascending order.
     const READ_ORDER: &'static [(usize, usize)] = &[];
+    /// True if panels store blocks in the form of [`Unpack::arrange`] instead of that of files.
+    const IS_ARRANGED: bool = false;
     /// Tiles per block.
     const TILES: usize;
     /// Value to subtract from quants.
@@ -99,6 +101,12 @@ pub(crate) trait Unpack: Bytes {
     /// One half of each tile of a group: consecutive tiles whose quants share bytes. A block is a whole
     /// number of groups.
     type Group<W: Packed>: Group<HalfTile<W>>;
+
+    /// Moves the bits of quants to where unpacking takes fewer instructions. The other methods read the result.
+    fn arrange(&mut self) {}
+
+    /// Reverses [`Unpack::arrange`].
+    fn restore(&mut self) {}
 
     /// Unpacks the scales of one block of each row, for `TILES` tiles. A block without an implementation
     /// begins with one scale for all of them.
@@ -185,6 +193,23 @@ pub(crate) fn bytes<W: Packed>(simd: W, words: W::Words) -> [W::Floats; 4] {
     ]
 }
 
+/// Converts the four signed bytes of each word to `f32`, multiplied by 2^24: they are moved to the highest byte.
+#[inline(always)]
+pub(crate) fn signed_bytes<W: Packed>(simd: W, words: W::Words) -> [W::Floats; 4] {
+    [
+        simd.to_floats(simd.highest::<0>(words)),
+        simd.to_floats(simd.highest::<1>(words)),
+        simd.to_floats(simd.highest::<2>(words)),
+        simd.to_floats(simd.highest::<3>(words)),
+    ]
+}
+
+/// Returns half-precision scales divided by 2^24, for [`signed_bytes`]. Exact, like their products.
+#[inline(always)]
+pub(crate) fn of_signed_bytes<W: Packed>(simd: W, scales: W::Floats) -> W::Floats {
+    simd.mul_floats(scales, simd.splat_floats(2f32.powi(-24)))
+}
+
 /// Adds a constant, rounded once.
 #[inline(always)]
 pub(crate) fn add<W: Packed>(simd: W, rows: W::Floats, value: f32) -> W::Floats {
@@ -252,6 +277,11 @@ pub(crate) fn with_fifth_bits<W: Packed, const HALF: usize>(
         spread_bits::<W, 12, 4>(simd, fifth),
     ];
     each!(4, i => simd.or(nibbles[i], fifth[i]))
+}
+
+/// Returns eight times the byte.
+pub(crate) const fn in_each_byte(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
 }
 
 /// Returns `values[i] + offset` as unsigned bytes.
