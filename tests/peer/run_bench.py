@@ -2,11 +2,12 @@
 threads in the same run. Started by run_bench.sh.
 
 usage: run_bench.py PEER_BIN SPECRUN MODEL.gguf.. [--threads N] [--rounds N] [--isa NAME] [--depths N,..]
-                    [--cache-types f16,q8_0] [--limit SECONDS]
+                    [--cache-types f16,q8_0] [--limit SECONDS] [--deep MODEL.gguf]
 
 --isa is specrun's instruction set: compare avx2 with a build of llama.cpp for AVX2. --depths adds decoding
 after contexts of so many tokens, with each of the cache types; a program that takes longer than --limit
-[default: 1200] has no result there. A file of few layers (examples/random_qwen3.rs) has one after minutes.
+[default: 1200] has no result there. --deep names the model of these measurements [default: all]: one with few
+layers (examples/random_qwen3.rs) has results after minutes.
 
 Rounds of both programs alternate; medians and their ratios are printed. Spinning threads suffer from
 any other load, so every round waits until the CPU is idle.
@@ -39,6 +40,7 @@ def parse():
     parser.add_argument("--depths", type=lambda text: [int(n) for n in text.split(",")], default=[])
     parser.add_argument("--cache-types", type=lambda text: text.split(","), default=["f16"])
     parser.add_argument("--limit", type=int, default=1200)
+    parser.add_argument("--deep", type=pathlib.Path, action="append", default=[])
     return parser.parse_args()
 
 
@@ -128,50 +130,67 @@ def our_speed(args, model):
     }
 
 
+def median(rounds, what):
+    return statistics.median(what(one) for one in rounds)
+
+
+def line(model, name, ours, peer, unit):
+    print(f"{model.name:32} {name:16} {ours:9.2f} {peer:9.2f} {ours / peer:7.2f}  {unit}", flush=True)
+
+
+def compare(args, model, extra):
+    """Prints decoding, prefill and passes of several tokens."""
+    ours, peer = [], []
+    for _ in range(args.rounds):
+        peer.append({**peer_speed(args, model, extra), "widths": peer_widths(args, model, extra)})
+        ours.append(our_speed(args, model))
+
+    def row(name, what, unit):
+        line(model, name, median(ours, what), median(peer, what), unit)
+
+    def four(one):
+        return 4 * one.get("between_widths", one["decode"]) / one["widths"][4]
+
+    row("decode", lambda one: one["decode"], "tokens/s")
+    row(f"prefill {PROMPT}", lambda one: one["prefill"], "tokens/s")
+    for n in WIDTHS:
+        row(f"T({n})/T(1)", lambda one: one["widths"][n], "")
+    row("4 sequences", four, "tokens/s")
+    gigabytes, bandwidth = (median(ours, lambda one: one[key]) for key in ("gigabytes", "bandwidth"))
+    print(f"{model.name:32} {'weights read':16} {gigabytes:9.2f} {'':17}  GB/s, "
+          f"{gigabytes / bandwidth:.2f} of {bandwidth:.1f}", flush=True)
+
+
+def compare_depths(args, model, extra):
+    """Prints decoding after long contexts."""
+    for depth in args.depths:
+        for cache_type in args.cache_types:
+            name = f"at {depth} {cache_type}"
+            ours, peer = [], []
+            try:
+                for _ in range(args.rounds):
+                    ours.append(our_deep_decode(args, model, depth, cache_type))
+                    peer.append(peer_deep_decode(args, model, extra, depth, cache_type))
+            except subprocess.TimeoutExpired as late:
+                program = pathlib.Path(late.cmd[0]).name
+                found = f"; {args.specrun.name} {ours[0]:.2f} tokens/s" if ours else ""
+                print(f"{model.name:32} {name:16} {program} had no result after {late.timeout} s{found}",
+                      flush=True)
+                continue
+            line(model, name, statistics.median(ours), statistics.median(peer), "tokens/s")
+
+
 def main():
     args = parse()
     print(f"{args.threads} threads, {args.rounds} rounds; medians")
     print(f"{'model':32} {'what':16} {'ours':>9} {'peer':>9} {'ratio':>7}")
-    for model in args.models:
+    models = dict.fromkeys(args.models + args.deep * bool(args.depths))
+    for model in models:
         extra = repack_flag(args.peer, model)
-        ours, peer = [], []
-        for _ in range(args.rounds):
-            peer.append({**peer_speed(args, model, extra), "widths": peer_widths(args, model, extra)})
-            ours.append(our_speed(args, model))
-
-        def median(rounds, what):
-            return statistics.median(what(one) for one in rounds)
-
-        def line(name, what, unit):
-            a, b = median(ours, what), median(peer, what)
-            print(f"{model.name:32} {name:16} {a:9.2f} {b:9.2f} {a / b:7.2f}  {unit}", flush=True)
-
-        line("decode", lambda one: one["decode"], "tokens/s")
-        line(f"prefill {PROMPT}", lambda one: one["prefill"], "tokens/s")
-        for n in WIDTHS:
-            line(f"T({n})/T(1)", lambda one: one["widths"][n], "")
-        def four(one):
-            return 4 * one.get("between_widths", one["decode"]) / one["widths"][4]
-
-        line("4 sequences", four, "tokens/s")
-        gigabytes, bandwidth = (median(ours, lambda one: one[key]) for key in ("gigabytes", "bandwidth"))
-        print(f"{model.name:32} {'weights read':16} {gigabytes:9.2f} {'':17}  GB/s, "
-              f"{gigabytes / bandwidth:.2f} of {bandwidth:.1f}", flush=True)
-        for depth in args.depths:
-            for cache_type in args.cache_types:
-                name = f"at {depth} {cache_type}"
-                ours, peer = [], []
-                try:
-                    for _ in range(args.rounds):
-                        ours.append(our_deep_decode(args, model, depth, cache_type))
-                        peer.append(peer_deep_decode(args, model, extra, depth, cache_type))
-                except subprocess.TimeoutExpired as late:
-                    program = pathlib.Path(late.cmd[0]).name
-                    found = f"; {args.specrun.name} {ours[0]:.2f} tokens/s" if ours else ""
-                    print(f"{model.name:32} {name:16} {program} had no result after {late.timeout} s{found}",
-                          flush=True)
-                    continue
-                line(name, lambda one: one, "tokens/s")
+        if model in args.models:
+            compare(args, model, extra)
+        if model in (args.deep or args.models):
+            compare_depths(args, model, extra)
         if extra:
             print(f"{model.name:32} the peer ran with {' '.join(extra)}: it dies without")
 
