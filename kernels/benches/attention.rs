@@ -119,7 +119,10 @@ impl Layers {
         let len = n * shape.n_head * shape.head_dim;
         let (q, mut out) = (buffer(cpu, len), cpu.buffer(len));
         let keys: Vec<_> = (n_ctx - n + 1..=n_ctx).map(|end| 0..end).collect();
-        let n_layer = self.layers.len().min(if n > 8 { 2 } else { usize::MAX });
+        let n_layer = match n {
+            ..=8 => self.layers.len(),
+            _ => self.layers.len().min(2),
+        };
         let n_round = number("ROUNDS").unwrap_or(5);
         let mut times: Vec<f64> = (0..n_round)
             .map(|_| {

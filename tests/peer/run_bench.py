@@ -184,12 +184,12 @@ def main():
     args = parse()
     print(f"{args.threads} threads, {args.rounds} rounds; medians")
     print(f"{'model':32} {'what':16} {'ours':>9} {'peer':>9} {'ratio':>7}")
-    models = dict.fromkeys(args.models + args.deep * bool(args.depths))
-    for model in models:
+    deep = (args.deep or args.models) if args.depths else []
+    for model in dict.fromkeys(args.models + deep):
         extra = repack_flag(args.peer, model)
         if model in args.models:
             compare(args, model, extra)
-        if model in (args.deep or args.models):
+        if model in deep:
             compare_depths(args, model, extra)
         if extra:
             print(f"{model.name:32} the peer ran with {' '.join(extra)}: it dies without")

@@ -279,7 +279,7 @@ pub(crate) fn with_fifth_bits<W: Packed, const HALF: usize>(
     each!(4, i => simd.or(nibbles[i], fifth[i]))
 }
 
-/// Returns eight times the byte.
+/// Returns eight copies of the byte.
 pub(crate) const fn in_each_byte(byte: u8) -> u64 {
     u64::from_le_bytes([byte; 8])
 }
