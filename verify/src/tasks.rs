@@ -255,7 +255,11 @@ fn break_even([plain, drafted]: &[RunResult; 2], widths: &[WidthCost]) -> Option
 }
 
 pub(crate) fn aggregate(tasks: &[&TaskReport], wall: f64) -> TasksAggregate {
-    let sum = |count: fn(&TaskReport) -> u64| tasks.iter().map(|task| count(task)).sum::<u64>();
+    // Servers report any number.
+    let sum = |count: fn(&TaskReport) -> u64| {
+        let counts = tasks.iter().map(|task| count(task));
+        counts.fold(0, u64::saturating_add)
+    };
     let (drafted, accepted) = (sum(|t| t.draft_n), sum(|t| t.draft_n_accepted));
     TasksAggregate {
         n_requests: tasks.len() as u64,

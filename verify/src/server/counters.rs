@@ -29,8 +29,8 @@ impl Counters {
             n_accepted: 0,
         };
         replies.fold(none, |sum, reply| Counters {
-            n_drafted: sum.n_drafted + reply.n_drafted,
-            n_accepted: sum.n_accepted + reply.n_accepted,
+            n_drafted: sum.n_drafted.saturating_add(reply.n_drafted),
+            n_accepted: sum.n_accepted.saturating_add(reply.n_accepted),
         })
     }
 
