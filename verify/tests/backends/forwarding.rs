@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use kernels::backend::*;
-use kernels::cpu::Cpu;
+use kernels::cpu::{Cpu, CpuConfig};
 
 pub(crate) type Buffer = <Cpu as Storage>::Buffer;
 type Weight = <Cpu as Storage>::Weight;
@@ -23,16 +23,30 @@ pub(crate) trait Hooks: Send + Sync + 'static {
     fn before_load(&self, _data: &WeightData) {}
 }
 
-/// Forwards every operation to the CPU backend.
-pub(crate) struct ForwardingBackend<T> {
-    pub(crate) cpu: Cpu,
-    pub(crate) hooks: T,
+/// Forwards every operation to the CPU backend. One type for all hooks, so that the forward passes are compiled once.
+pub(crate) struct ForwardingBackend {
+    cpu: Cpu,
+    hooks: Box<dyn Hooks>,
+}
+
+impl ForwardingBackend {
+    /// Creates a backend of one thread.
+    pub(crate) fn new(hooks: impl Hooks) -> ForwardingBackend {
+        let config = CpuConfig {
+            threads: 1,
+            ..CpuConfig::default()
+        };
+        ForwardingBackend {
+            cpu: Cpu::new(config).unwrap(),
+            hooks: Box::new(hooks),
+        }
+    }
 }
 
 /// Implements a trait: the given methods, then those that are forwarded unmodified.
 macro_rules! forward {
     ($trait:ident { $($own:item)* } $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $out:ty)?;)*) => {
-        impl<T: Hooks> $trait for ForwardingBackend<T> {
+        impl $trait for ForwardingBackend {
             $($own)*
             $(fn $name(&self, $($arg: $type),*) $(-> $out)? {
                 self.cpu.$name($($arg),*)
@@ -41,7 +55,7 @@ macro_rules! forward {
     };
 }
 
-impl<T: Hooks> Storage for ForwardingBackend<T> {
+impl Storage for ForwardingBackend {
     type Buffer = Buffer;
     type Weight = Weight;
     type Cache = Cache;
@@ -49,12 +63,12 @@ impl<T: Hooks> Storage for ForwardingBackend<T> {
     type Chosen = Chosen;
 }
 
-impl<T: Hooks> AttentionOp for ForwardingBackend<T> {
+impl AttentionOp for ForwardingBackend {
     /// The operands are typed by backend, so the struct is rebuilt.
     fn attention(
         &self,
         shape: &AttentionShape,
-        input: AttentionInput<'_, ForwardingBackend<T>>,
+        input: AttentionInput<'_, ForwardingBackend>,
         keys: &[KeyRows],
         out: &mut Buffer,
     ) {
@@ -76,12 +90,12 @@ forward! {
     fn gather_cached(sources: [&Cache; 2], chosen: Option<(&Chosen, usize)>, parts: &[GatheredRows], to: &mut Cache);
 }
 
-impl<T: Hooks> CompressionOp for ForwardingBackend<T> {
+impl CompressionOp for ForwardingBackend {
     /// The operands are typed by backend, so the structs are rebuilt.
     fn compress(
         &self,
         shape: &CompressionShape,
-        input: CompressionInput<'_, ForwardingBackend<T>>,
+        input: CompressionInput<'_, ForwardingBackend>,
         sources: &[SourceRow],
         out: &mut Buffer,
     ) {
@@ -114,7 +128,7 @@ impl<T: Hooks> CompressionOp for ForwardingBackend<T> {
     fn choose_rows(
         &self,
         shape: &IndexerShape,
-        input: IndexerInput<'_, ForwardingBackend<T>>,
+        input: IndexerInput<'_, ForwardingBackend>,
         visible: &[KeyRows],
         chosen: &mut Chosen,
     ) {
@@ -171,11 +185,11 @@ forward! {
     fn embed(table: &Weight, tokens: &[u32], out: &mut Buffer);
 }
 
-impl<T: Hooks> GatedDeltaOp for ForwardingBackend<T> {
+impl GatedDeltaOp for ForwardingBackend {
     fn gated_delta_rule(
         &self,
         shape: &DeltaShape,
-        input: DeltaInput<'_, ForwardingBackend<T>>,
+        input: DeltaInput<'_, ForwardingBackend>,
         steps: &[Step],
         state: &mut Buffer,
         out: &mut Buffer,
@@ -202,7 +216,7 @@ impl<T: Hooks> GatedDeltaOp for ForwardingBackend<T> {
     }
 }
 
-impl<T: Hooks> MatmulOp for ForwardingBackend<T> {
+impl MatmulOp for ForwardingBackend {
     fn matmul(&self, w: &Weight, x: &Buffer, n: usize, out: &mut Buffer) {
         self.cpu.matmul(w, x, n, out);
         self.hooks.after_matmul(&self.cpu, n, out);
@@ -270,11 +284,11 @@ forward! {
     fn download(src: &Buffer, at: usize, dst: &mut [f32]);
 }
 
-impl<T: Hooks> StateSpaceOp for ForwardingBackend<T> {
+impl StateSpaceOp for ForwardingBackend {
     fn state_space(
         &self,
         shape: &StateSpaceShape,
-        input: StateSpaceInput<'_, ForwardingBackend<T>>,
+        input: StateSpaceInput<'_, ForwardingBackend>,
         steps: &[Step],
         state: &mut Buffer,
         out: &mut Buffer,

@@ -1,13 +1,10 @@
 //! Verification on broken backends: results of a row that depend on its batch, panics while drafts
 //! are verified, and logits that are not finite. Each must be a named failure in the report.
 
-mod forwarding;
-
 use std::sync::Arc;
 
-use forwarding::{Buffer, ForwardingBackend, Hooks};
 use kernels::backend::Backend;
-use kernels::cpu::{Cpu, CpuConfig};
+use kernels::cpu::Cpu;
 use runner::model_files::DraftFiles;
 use runner::run_config::RunCaches;
 use runner::sample::SampleConfig;
@@ -17,6 +14,13 @@ use schemas::report::{Check, Outcome, Verdict, VerifyReport};
 use verify::checks::InvarianceConfig;
 use verify::prompts::Prompt;
 use verify::{DecodeOptions, Machine, Stage, VerifyConfig, verify};
+
+use crate::forwarding::{Buffer, ForwardingBackend, Hooks};
+
+/// Nothing is wrong.
+struct Healthy;
+
+impl Hooks for Healthy {}
 
 /// Matrix products of wide batches are slightly wrong.
 struct BatchDependent;
@@ -54,20 +58,13 @@ impl Hooks for NanProducts {
     }
 }
 
-fn batch_dependent() -> ForwardingBackend<BatchDependent> {
-    ForwardingBackend {
-        cpu: cpu(),
-        hooks: BatchDependent,
-    }
-}
-
 /// Runs one check of a random model and its head on a backend.
-fn judge<B: Backend>(backend: B, stage: Stage) -> VerifyReport {
-    judge_all(backend, stage, &[SpecType::DraftMtp])
+fn judge(hooks: impl Hooks, stage: Stage) -> VerifyReport {
+    judge_all(hooks, stage, &[SpecType::DraftMtp])
 }
 
 /// Runs one check of a random model and these speculators on a backend.
-fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> VerifyReport {
+fn judge_all(hooks: impl Hooks, stage: Stage, spec_types: &[SpecType]) -> VerifyReport {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.gguf");
     let plan = fixtures::all()
@@ -113,36 +110,27 @@ fn judge_all<B: Backend>(backend: B, stage: Stage, spec_types: &[SpecType]) -> V
         stages: vec![stage],
         baseline: None,
     };
-    let backend = Arc::new(backend);
     let machine = Machine {
-        backend,
+        backend: Arc::new(ForwardingBackend::new(hooks)),
         n_threads: 1,
     };
     verify(&machine, &[], &config).unwrap()
 }
 
-fn cpu() -> Cpu {
-    let config = CpuConfig {
-        threads: 1,
-        ..CpuConfig::default()
-    };
-    Cpu::new(config).unwrap()
-}
-
 #[test]
 fn a_kernel_that_depends_on_the_batch_fails_invariance() {
-    let found = judge(batch_dependent(), Stage::Invariance);
+    let found = judge(BatchDependent, Stage::Invariance);
     assert_eq!(found.verdict, Verdict::Fail);
     assert_eq!(found.failed[0].check, Check::Invariance);
     let first = &found.invariance.unwrap().differences[0];
     assert!(first.n_tokens > MAX_CORRECT_WIDTH as u64, "{first:?}");
     assert_ne!(first.alone, first.found);
-    assert_eq!(judge(cpu(), Stage::Invariance).verdict, Verdict::Pass);
+    assert_eq!(judge(Healthy, Stage::Invariance).verdict, Verdict::Pass);
 }
 
 #[test]
 fn a_kernel_that_depends_on_the_batch_fails_identity() {
-    let found = judge(batch_dependent(), Stage::Identity);
+    let found = judge(BatchDependent, Stage::Identity);
     let failed = &found.failed[0];
     assert!(
         matches!(failed.check, Check::Tokens | Check::Logits),
@@ -151,17 +139,13 @@ fn a_kernel_that_depends_on_the_batch_fails_identity() {
     assert!(failed.message.contains("(logit "), "{}", failed.message);
     let difference = found.runs[0].first_difference.as_ref().unwrap();
     assert!(difference.plain.runner_up.is_some() && difference.plain.logit.is_some());
-    assert_eq!(judge(cpu(), Stage::Identity).verdict, Verdict::Pass);
+    assert_eq!(judge(Healthy, Stage::Identity).verdict, Verdict::Pass);
 }
 
 #[test]
 fn a_panic_while_drafting_is_a_failure_of_the_report() {
-    let backend = ForwardingBackend {
-        cpu: cpu(),
-        hooks: Panicking,
-    };
     let chain = [SpecType::NgramSimple, SpecType::DraftMtp];
-    let found = judge_all(backend, Stage::Identity, &chain);
+    let found = judge_all(Panicking, Stage::Identity, &chain);
     assert_eq!(found.verdict, Verdict::Fail);
     let names: Vec<&str> = found.speculators.iter().map(|s| s.name.as_str()).collect();
     assert_eq!(
@@ -186,12 +170,8 @@ fn a_panic_while_drafting_is_a_failure_of_the_report() {
 
 #[test]
 fn logits_that_are_not_numbers_are_a_failure_of_the_target() {
-    let backend = ForwardingBackend {
-        cpu: cpu(),
-        hooks: NanProducts,
-    };
     // Also without speculators.
-    let found = judge_all(backend, Stage::Identity, &[]);
+    let found = judge_all(NanProducts, Stage::Identity, &[]);
     assert_eq!(found.verdict, Verdict::Fail);
     let failed = &found.failed[0];
     assert_eq!(

@@ -1,14 +1,10 @@
 //! The memory that a run allocates equals the plan's report.
 
-mod forwarding;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use forwarding::{ForwardingBackend, Hooks};
 use kernels::backend::WeightData;
-use kernels::cpu::{Cpu, CpuConfig};
 use runner::loaded_models::load_driver;
 use runner::model_files::{DraftFiles, Files};
 use runner::run_config::RunConfig;
@@ -19,6 +15,8 @@ use schemas::gguf::{Output, Plan, WriteConfig, write};
 use schemas::report::PlanPart;
 use schemas::vocab::D2T;
 use verify::memory_plan::{memory_plan, total};
+
+use crate::forwarding::{ForwardingBackend, Hooks};
 
 /// Counts allocated bytes.
 #[derive(Clone, Default)]
@@ -105,14 +103,7 @@ fn allocations_equal_the_plan() {
                 ..RunConfig::new(spec_types, 100)
             };
             let allocated = Allocated::default();
-            let cpu = Cpu::new(CpuConfig {
-                threads: 1,
-                ..CpuConfig::default()
-            });
-            let backend = Arc::new(ForwardingBackend {
-                cpu: cpu.unwrap(),
-                hooks: allocated.clone(),
-            });
+            let backend = Arc::new(ForwardingBackend::new(allocated.clone()));
             let planned = memory_plan(&*backend, &files, &config).unwrap();
             assert_eq!(
                 *allocated.bytes.lock().unwrap(),
