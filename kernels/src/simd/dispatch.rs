@@ -190,11 +190,15 @@ impl Implementation {
         each!(self, simd => simd.run(kernel));
     }
 
-    /// Runs products of quants, compiled for this instruction set.
+    /// Runs products of quants, compiled for this instruction set. Unit tests do with those of the portable one, which
+    /// halves the time to compile them; `kernels/tests` compares all.
     pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
         match self {
-            #[cfg(isa = "avxvnni")]
+            #[cfg(test)]
+            _ => Portable.run(kernel),
+            #[cfg(all(not(test), isa = "avxvnni"))]
             Implementation::AvxVnni(simd) => simd.run(kernel),
+            #[cfg(not(test))]
             _ => self.run(kernel),
         }
     }

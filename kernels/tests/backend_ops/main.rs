@@ -12,6 +12,7 @@ mod hyper_connection;
 mod joined;
 mod moe;
 mod recurrent;
+mod scales;
 
 use std::iter;
 use std::sync::Arc;
