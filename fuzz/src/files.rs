@@ -112,6 +112,13 @@ pub(crate) fn vocab_map(bytes: &[u8]) {
     }
 }
 
+/// Fuzzes files of embeddings, NumPy or safetensors, which a prompt names.
+pub(crate) fn embeddings(bytes: &[u8]) {
+    let prompts = file(bytes).with_file_name("prompts.jsonl");
+    let line = r#"{"id": "a", "parts": [{"embeddings": "file"}]}"#;
+    let _ = prompts::parse(&prompts, line);
+}
+
 /// Returns a draft without a vocabulary map, whose output has a row for each of a hundred tokens.
 fn draft() -> &'static Path {
     static DRAFT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();

@@ -4,16 +4,19 @@
 //! One program holds all targets, so that CI links it once; `FUZZ_TARGET` names the one to run.
 #![no_main]
 
+mod chat;
 mod files;
 mod hub;
+mod loopback;
 mod model;
+mod server;
 
 use std::sync::OnceLock;
 
 /// Name of the target and of its seed folder, and the function that takes the bytes.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 13] = [
+const TARGETS: [Target; 16] = [
     ("gguf", files::gguf),
     ("safetensors", files::safetensors),
     ("config", files::config),
@@ -25,7 +28,10 @@ const TARGETS: [Target; 13] = [
     ("logits", files::logits),
     ("vocab_map", files::vocab_map),
     ("draft_map", files::draft_map),
+    ("embeddings", files::embeddings),
+    ("chat", chat::rendered),
     ("hub", hub::answer),
+    ("server", server::checked),
     ("model", model::edited),
 ];
 
