@@ -14,7 +14,7 @@ use crate::simd::packed::TakeColumn;
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::BF16,
     codec: Codecs::of::<BF16, 1>(),
-    products: Some(Products::Floats),
+    products: Some(Products::floats::<BF16, 64>()),
     cache: Some(CacheAccess::of::<BF16, 64>("bf16")),
     cuda: Some(include_str!("bf16.cuh")),
 };

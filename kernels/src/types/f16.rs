@@ -14,7 +14,7 @@ use crate::simd::packed::TakeColumn;
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::F16,
     codec: Codecs::of::<F16, 1>(),
-    products: Some(Products::Floats),
+    products: Some(Products::floats::<F16, 64>()),
     cache: Some(CacheAccess::of::<F16, 64>("f16")),
     cuda: Some(include_str!("f16.cuh")),
 };

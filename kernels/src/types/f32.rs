@@ -13,7 +13,7 @@ use crate::simd::{LANES, Simd};
 pub(super) const TYPE: ElementType = ElementType {
     dtype: DType::F32,
     codec: Codecs::of::<F32, 1>(),
-    products: Some(Products::Floats),
+    products: Some(Products::floats::<F32, 128>()),
     cache: Some(CacheAccess::of::<F32, 128>("f32")),
     cuda: Some(include_str!("f32.cuh")),
 };

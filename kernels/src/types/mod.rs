@@ -48,11 +48,12 @@ mod tq2_0;
 
 use schemas::gguf::DType;
 
+use crate::ops::matmul::cpu_floats::FloatKernels;
 use crate::ops::matmul::cpu_quants::QuantKernels;
 use crate::simd::Isa;
 use crate::simd::dispatch::{self, Implementation, implementations};
 use common::block::Codecs;
-use common::cache::CacheAccess;
+use common::cache::{CacheAccess, CacheElement};
 use common::unpack::Unpack;
 
 /// All element types with a codec.
@@ -110,13 +111,17 @@ pub struct ElementType {
 
 /// Products of weights of a type with activations.
 pub(crate) enum Products {
-    /// Weights are decoded to `f32`.
-    Floats,
+    /// Weights are converted to `f32`.
+    Floats(FloatKernels),
     /// Blocks are unpacked to integers, which are multiplied with quantized activations.
     Quants(QuantKernels),
 }
 
 impl Products {
+    const fn floats<E: CacheElement<BYTES>, const BYTES: usize>() -> Products {
+        Products::Floats(FloatKernels::of::<E, BYTES>())
+    }
+
     const fn quants<T: Unpack>() -> Products {
         Products::Quants(QuantKernels::of::<T>())
     }

@@ -1,9 +1,7 @@
 //! Matrix product of activations and a weight.
 //!
-//! Quantized weights are multiplied as integers: see [`super::cpu_quants`]. Rows of float weights are decoded
-//! once, one stretch of columns at a time, and used for every row of the batch while they are in the L1
-//! cache. Each output element is one [`Simd::dot`], however rows and stretches are split. So neither the
-//! batch nor the number of threads can change an element.
+//! Quantized weights are multiplied as integers ([`super::cpu_quants`]), float weights as floats
+//! ([`super::cpu_floats`]). Neither the batch nor the number of threads can change an element.
 
 use std::ops::Range;
 use std::ptr;
@@ -11,6 +9,7 @@ use std::ptr;
 use bumpalo::collections::Vec;
 
 use super::MatmulOp;
+use super::cpu_floats::FloatProduct;
 use super::cpu_quants::QuantProduct;
 use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
@@ -21,9 +20,8 @@ use crate::cpu::prefetch::{Prefetching, Streamed};
 use crate::cpu::read_ahead::{self, Start};
 use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
-use crate::cpu::{Cpu, Layout, parts};
-use crate::simd::packed::array;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::cpu::{Cpu, Layout};
+use crate::simd::LANES;
 use crate::types::Products;
 
 impl MatmulOp for Cpu {
@@ -48,9 +46,6 @@ impl MatmulOp for Cpu {
     }
 }
 
-/// Weight rows that are decoded together.
-const ROWS: usize = 8;
-
 /// Weight rows per task are a multiple of this: whole cache lines of output.
 const TASK_ROWS: usize = 32;
 
@@ -60,19 +55,8 @@ const TASK_WORK: usize = 4 << 20;
 /// Approximate cost of unpacking a weight, in multiply-adds.
 const UNPACK_WORK: usize = 4;
 
-/// Columns that are decoded together: whole blocks of every type.
-const STRETCH: usize = 512;
-
-/// Bytes of activations that stay in the L2 cache while weight rows pass by.
-const BLOCK_BYTES: usize = 1 << 20;
-
 /// 32 consecutive elements of a row.
 pub(crate) type Chunk = [f32; LANES];
-
-/// Aligned to a cache line.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Aligned<T>(T);
 
 /// Activation rows in the form that a weight's products read: quantized or float.
 #[derive(Clone, Copy)]
@@ -90,7 +74,7 @@ impl<'a> Factor<'a> {
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
         match w.products {
             Products::Quants(_) => Factor::Quants(Activations::new(cpu, arena, x, w.n_cols)),
-            Products::Floats => Factor::Floats {
+            Products::Floats(_) => Factor::Floats {
                 x: whole_chunks(arena, x, w.n_cols),
                 n_chunk: w.n_cols.div_ceil(LANES),
             },
@@ -321,8 +305,8 @@ impl Task<'_> {
                 };
                 (kernels.multiply)(cpu.implementation, product);
             }
-            (Factor::Floats { x, .. }, Products::Floats) => {
-                cpu.implementation.run(Product { w, x, first, out });
+            (Factor::Floats { x, .. }, Products::Floats(kernels)) => {
+                (kernels.multiply)(cpu.implementation, FloatProduct { w, x, first, out });
             }
             _ => unreachable!("the factor is that of another kind of weight"),
         }
@@ -348,166 +332,6 @@ fn whole_chunks<'a>(arena: &'a Arena, x: &'a [f32], n_cols: usize) -> &'a [Chunk
         chunks.as_flattened_mut()[..n_cols].copy_from_slice(row);
     }
     chunks
-}
-
-/// The product of a range of weight rows with all activations.
-struct Product<'a> {
-    w: &'a Weight,
-    /// `(n, n_cols)`
-    x: &'a [Chunk],
-    /// First weight row.
-    first: usize,
-    /// One column per weight row, `(n, rows)`.
-    out: ColumnsMut<'a>,
-}
-
-impl Kernel for Product<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(mut self, simd: S) {
-        let n_chunk = self.w.n_cols.div_ceil(LANES);
-        let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
-        let n = self.out.n_rows();
-        let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
-        // If there are several stretches, partial sums are kept between them.
-        let n_waiting = if n_chunk * LANES > STRETCH {
-            n.min(block_len)
-        } else {
-            0
-        };
-        let arena = Arena::new();
-        let waiting = arena.filled(Aligned([[0.0; LANES]; ROWS]), n_waiting);
-        let mut scratch = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
-        for block in parts(n, block_len) {
-            let x = &self.x[block.start * n_chunk..block.end * n_chunk];
-            // Tiles of about equal size that fit the registers.
-            let tile = block.len().div_ceil(block.len().div_ceil(S::COLUMNS));
-            for rows in parts(self.out.n_cols(), ROWS) {
-                for columns in parts(self.w.n_cols, STRETCH) {
-                    self.decode(simd, rows.clone(), columns.clone(), &mut w.0);
-                    let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
-                    for tile in parts(block.len(), tile) {
-                        let sums = match n_waiting {
-                            0 => &mut scratch[..tile.len()],
-                            _ => &mut waiting[tile.clone()],
-                        };
-                        let x = |column| &x[(tile.start + column) * n_chunk..][chunks.clone()];
-                        match columns.start {
-                            0 => add_products::<S, true>(simd, &w.0, x, sums),
-                            _ => add_products::<S, false>(simd, &w.0, x, sums),
-                        }
-                        if columns.end == self.w.n_cols {
-                            self.store(simd, block.start + tile.start, rows.clone(), sums);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Product<'_> {
-    /// Decodes some columns of some rows of the weight.
-    #[inline(always)]
-    fn decode<S: Simd>(
-        &self,
-        simd: S,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        out: &mut [[Chunk; STRETCH / LANES]; ROWS],
-    ) {
-        let bytes = self.w.columns(columns.clone());
-        let rows = self.first + rows.start..self.first + rows.end;
-        let mut next = self.w.rows(rows.end..self.w.n_rows.min(rows.end + ROWS));
-        for (row, out) in self.w.rows(rows).zip(out) {
-            // Rows are too short and too far apart for the hardware prefetcher. Prefetching all at once
-            // would delay the current loads.
-            if let Some(next) = next.next() {
-                simd.prefetch(&next[bytes.clone()]);
-            }
-            self.w.decode(&row[bytes.clone()], columns.len(), out);
-        }
-    }
-
-    /// Writes the products of some rows of the weight with consecutive activation rows from `first`.
-    #[inline(always)]
-    fn store<S: Simd>(
-        &mut self,
-        simd: S,
-        first: usize,
-        rows: Range<usize>,
-        sums: &[Aligned<[Chunk; ROWS]>],
-    ) {
-        for (row, sums) in sums.iter().enumerate() {
-            let sums = simd.sums(array(|i| simd.load_partial(&sums.0[i])));
-            let out = self.out.row(first + row, rows.clone());
-            match out.first_chunk_mut() {
-                Some(out) => *out = sums,
-                None => out.copy_from_slice(&sums[..out.len()]),
-            }
-        }
-    }
-}
-
-/// Maximum number of activation rows per tile on any instruction set.
-const MAX_TILE: usize = 6;
-
-/// Adds the products of a stretch and a tile of activations to the lanes of every sum, `(n, ROWS)`; the
-/// first stretch initialises them.
-#[inline(always)]
-fn add_products<'a, S: Simd, const IS_FIRST: bool>(
-    simd: S,
-    w: &[[Chunk; STRETCH / LANES]; ROWS],
-    x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [Aligned<[Chunk; ROWS]>],
-) {
-    match sums.len() {
-        1 => add_tile::<S, IS_FIRST, ROWS, 1>(simd, w, x, sums),
-        2 => add_tile::<S, IS_FIRST, 4, 2>(simd, w, x, sums),
-        3 => add_tile::<S, IS_FIRST, 4, 3>(simd, w, x, sums),
-        4 => add_tile::<S, IS_FIRST, 4, 4>(simd, w, x, sums),
-        5 => add_tile::<S, IS_FIRST, 4, 5>(simd, w, x, sums),
-        MAX_TILE => add_tile::<S, IS_FIRST, 4, MAX_TILE>(simd, w, x, sums),
-        n => unreachable!("{n} columns in a tile"),
-    }
-}
-
-/// [`add_products`] for `C` activation rows and `R` weight rows at a time: `R * C` sums in registers.
-#[inline(always)]
-fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
-    simd: S,
-    w: &[[Chunk; STRETCH / LANES]; ROWS],
-    x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [Aligned<[Chunk; ROWS]>],
-) {
-    let x: [&[Chunk]; C] = array(x);
-    let len = x[0].len();
-    for (i, w) in w.as_chunks::<R>().0.iter().enumerate() {
-        let x: [&[Chunk]; C] = array(|c| &x[c][..len]);
-        for register in 0..S::REGISTERS {
-            let mut acc = [[simd.splat(0.0); C]; R];
-            if !IS_FIRST {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    for (acc, sums) in acc.iter_mut().zip(&*sums) {
-                        *acc = simd.load(&sums.0[i * R + r], register);
-                    }
-                }
-            }
-            for k in 0..len.min(STRETCH / LANES) {
-                let x: [S::Vector; C] = array(|c| simd.load(&x[c][k], register));
-                for r in 0..R {
-                    let w = simd.load(&w[r][k], register);
-                    for c in 0..C {
-                        acc[r][c] = simd.mul_add(w, x[c], acc[r][c]);
-                    }
-                }
-            }
-            for (r, acc) in acc.iter().enumerate() {
-                for (&acc, sums) in acc.iter().zip(&mut *sums) {
-                    simd.store(acc, &mut sums.0[i * R + r], register);
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Matrix products of activations and weights.
 
 pub(crate) mod cpu;
+pub(crate) mod cpu_floats;
 mod cpu_fused;
 mod cpu_matrix;
 mod cpu_prefetch;
