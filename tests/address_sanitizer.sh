@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the unit tests of the crates with unsafe code under AddressSanitizer. The stable compiler has the
-# instrumentation, but needs permission to use it. The fuzz targets, which CI runs, are built with it as well.
+# instrumentation, but needs permission to use it. The fuzz targets are built with it as well,
+# in CI except for the kernels.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=$(rustc -vV | sed -n 's/^host: //p')

@@ -190,8 +190,8 @@ impl Implementation {
         each!(self, simd => simd.run(kernel));
     }
 
-    /// Runs products of quants, compiled for this instruction set. Unit tests do with those of the portable one, which
-    /// halves the time to compile them; `kernels/tests` compares all.
+    /// Runs products of quants, compiled for this instruction set. Unit tests run the portable ones, so that they
+    /// compile a quarter faster; `kernels/tests` compares all.
     pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
         match self {
             #[cfg(test)]

@@ -55,7 +55,7 @@ pub(crate) struct FloatProduct<'a> {
     pub(crate) out: ColumnsMut<'a>,
 }
 
-/// Sums of lanes that fit the register file, next to a weight and its factors.
+/// Registers of sums: the other four of sixteen hold a weight and its factors.
 const SUMS: usize = 12;
 
 /// [`FloatProduct`] for weights of `B`.
