@@ -42,7 +42,9 @@ static TYPES: LazyLock<Vec<DType>> = LazyLock::new(|| {
     };
     names.split(',').map(named).collect()
 });
-const ALL_TYPES: [DType; 16] = [
+const ALL_TYPES: [DType; 18] = [
+    DType::F32,
+    DType::F16,
     DType::BF16,
     DType::Q8_0,
     DType::Q6_K,

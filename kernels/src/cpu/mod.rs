@@ -9,6 +9,7 @@ pub(crate) mod arena;
 pub(crate) mod bandwidth;
 pub(crate) mod buffer;
 pub(crate) mod columns;
+pub(crate) mod float_activation;
 pub(crate) mod huge_pages;
 pub(crate) mod math;
 pub(crate) mod pool;

@@ -88,13 +88,6 @@ impl Weight {
         self.bytes.release_pages(bytes);
     }
 
-    /// Returns the byte range of some columns within a row; both ends must be at block boundaries.
-    #[inline(always)]
-    pub(crate) fn columns(&self, columns: Range<usize>) -> Range<usize> {
-        let bytes = |n| n * self.row_bytes / self.n_cols;
-        bytes(columns.start)..bytes(columns.end)
-    }
-
     /// Returns the repacked rows, which `repack` creates on first use.
     pub(crate) fn panels_or_init(&self, repack: impl FnOnce() -> Panels) -> &Panels {
         self.panels.get_or_init(repack)

@@ -26,6 +26,7 @@ pub(crate) mod packed;
 pub(crate) mod portable;
 pub(crate) mod steps;
 
+use std::mem::MaybeUninit;
 use std::ops::IndexMut;
 
 use dispatch::Implementation;
@@ -38,6 +39,11 @@ use crate::float::f16_to_f32;
 
 /// Lanes of a reduction, and elements of the smallest quantized block.
 pub(crate) const LANES: usize = 32;
+
+/// The elements of a cache line, so that registers of any width are aligned.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct AlignedElements(pub(crate) [f32; LINE / size_of::<f32>()]);
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
@@ -91,6 +97,8 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
     /// `a * b + c`, rounded once.
     fn mul_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// Loads one register of a chunk of `f32` numbers, the lowest byte first.
+    fn load_f32(self, chunk: &[[u8; 4]; LANES], register: usize) -> Self::Vector;
     /// Loads one register of a chunk of f16 numbers.
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector;
     /// Loads one register of a chunk of bf16 numbers.
@@ -115,6 +123,24 @@ pub(crate) trait Simd: Packed + Copy + Send + Sync {
             array(|i| u32::from_le_bytes(quants.as_chunks().0[i])),
             array(|half| halves[half].iter().fold(0, |a: i32, &b| a.wrapping_add(b))),
         )
+    }
+
+    /// The registers of aligned elements.
+    #[inline(always)]
+    fn registers(self, elements: &[f32]) -> &[Self::Vector] {
+        // SAFETY: registers hold numbers of any bits.
+        let (before, registers, after) = unsafe { elements.align_to() };
+        assert!(before.is_empty() && after.is_empty(), "whole registers");
+        registers
+    }
+
+    /// The registers of aligned elements, to be written.
+    #[inline(always)]
+    fn registers_mut(self, elements: &mut [MaybeUninit<f32>]) -> &mut [MaybeUninit<Self::Vector>] {
+        // SAFETY: as above.
+        let (before, registers, after) = unsafe { elements.align_to_mut() };
+        assert!(before.is_empty() && after.is_empty(), "whole registers");
+        registers
     }
 
     /// Prefetches bytes. Only affects timing.

@@ -6,6 +6,7 @@ use super::common::block::{Block, Bytes, Codecs, bytes_of};
 use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::{ElementType, InvalidKind, Products};
 use crate::float::{f16_to_f32, f32_to_f16};
+use crate::ops::matmul::cpu_floats::FloatElement;
 use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::TakeColumn;
@@ -83,7 +84,14 @@ impl CacheElement<64> for F16 {
 
     #[inline(always)]
     fn load<S: Simd>(simd: S, chunk: &[u8; 64]) -> S::Lanes {
-        let halves = chunk.as_chunks().0.first_chunk().expect("a chunk");
-        simd.lanes(|i| simd.load_f16(halves, i))
+        simd.lanes(|i| F16::load_register(simd, chunk, i))
+    }
+}
+
+impl FloatElement<64> for F16 {
+    #[inline(always)]
+    fn load_register<S: Simd>(simd: S, chunk: &[u8; 64], register: usize) -> S::Vector {
+        let elements = chunk.as_chunks().0.first_chunk().expect("a chunk");
+        simd.load_f16(elements, register)
     }
 }

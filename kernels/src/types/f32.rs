@@ -5,9 +5,10 @@ use schemas::gguf::DType;
 use super::common::block::{Block, Bytes, Codecs};
 use super::common::cache::{CacheAccess, CacheElement, SixteenChunks};
 use super::{ElementType, InvalidKind, Products};
+use crate::ops::matmul::cpu_floats::FloatElement;
+use crate::simd::Simd;
 use crate::simd::lanes::Lanes;
 use crate::simd::packed::TakeColumn;
-use crate::simd::{LANES, Simd};
 
 /// The descriptor of F32.
 pub(super) const TYPE: ElementType = ElementType {
@@ -65,10 +66,14 @@ impl CacheElement<128> for F32 {
 
     #[inline(always)]
     fn load<S: Simd>(simd: S, chunk: &[u8; 128]) -> S::Lanes {
-        let mut elements = [0.0; LANES];
-        for (element, bytes) in elements.iter_mut().zip(chunk.as_chunks().0) {
-            *element = f32::from_le_bytes(*bytes);
-        }
-        simd.lanes(|i| simd.load(&elements, i))
+        simd.lanes(|i| F32::load_register(simd, chunk, i))
+    }
+}
+
+impl FloatElement<128> for F32 {
+    #[inline(always)]
+    fn load_register<S: Simd>(simd: S, chunk: &[u8; 128], register: usize) -> S::Vector {
+        let elements = chunk.as_chunks().0.first_chunk().expect("a chunk");
+        simd.load_f32(elements, register)
     }
 }

@@ -48,12 +48,12 @@ mod tq2_0;
 
 use schemas::gguf::DType;
 
-use crate::ops::matmul::cpu_floats::FloatKernels;
+use crate::ops::matmul::cpu_floats::{FloatElement, FloatKernels};
 use crate::ops::matmul::cpu_quants::QuantKernels;
 use crate::simd::Isa;
 use crate::simd::dispatch::{self, Implementation, implementations};
 use common::block::Codecs;
-use common::cache::{CacheAccess, CacheElement};
+use common::cache::CacheAccess;
 use common::unpack::Unpack;
 
 /// All element types with a codec.
@@ -118,7 +118,7 @@ pub(crate) enum Products {
 }
 
 impl Products {
-    const fn floats<E: CacheElement<BYTES>, const BYTES: usize>() -> Products {
+    const fn floats<E: FloatElement<BYTES>, const BYTES: usize>() -> Products {
         Products::Floats(FloatKernels::of::<E, BYTES>())
     }
 

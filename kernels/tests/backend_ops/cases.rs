@@ -81,7 +81,7 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
         ));
     }
     // More activations than fit the L2 cache.
-    cases.push(matmul(&mut random, DType::F32, 40, 1 << 14, 3));
+    cases.push(matmul(&mut random, DType::F32, 100, 1 << 13, 3));
     // A longer row than CUDA kernels hold at once.
     cases.push(rms_norm(&mut random, 2, 1, 8229));
     cases.push(layer_norm(&mut random, 2, 8229));

@@ -15,13 +15,13 @@ use crate::cpu::activation::Activations;
 use crate::cpu::arena::Arena;
 use crate::cpu::buffer::Buffer;
 use crate::cpu::columns::ColumnsMut;
+use crate::cpu::float_activation::FloatActivations;
 use crate::cpu::pool::Distribution;
 use crate::cpu::prefetch::{Prefetching, Streamed};
 use crate::cpu::read_ahead::{self, Start};
 use crate::cpu::repack::Panels;
 use crate::cpu::weight::Weight;
 use crate::cpu::{Cpu, Layout};
-use crate::simd::LANES;
 use crate::types::Products;
 
 impl MatmulOp for Cpu {
@@ -55,18 +55,11 @@ const TASK_WORK: usize = 4 << 20;
 /// Approximate cost of unpacking a weight, in multiply-adds.
 const UNPACK_WORK: usize = 4;
 
-/// 32 consecutive elements of a row.
-pub(crate) type Chunk = [f32; LANES];
-
 /// Activation rows in the form that a weight's products read: quantized or float.
 #[derive(Clone, Copy)]
 pub(crate) enum Factor<'a> {
     Quants(Activations<'a>),
-    Floats {
-        x: &'a [Chunk],
-        /// Chunks per row.
-        n_chunk: usize,
-    },
+    Floats(FloatActivations<'a>),
 }
 
 impl<'a> Factor<'a> {
@@ -74,10 +67,7 @@ impl<'a> Factor<'a> {
     pub(crate) fn new(cpu: &Cpu, arena: &'a Arena, w: &Weight, x: &'a [f32]) -> Factor<'a> {
         match w.products {
             Products::Quants(_) => Factor::Quants(Activations::new(cpu, arena, x, w.n_cols)),
-            Products::Floats(_) => Factor::Floats {
-                x: whole_chunks(arena, x, w.n_cols),
-                n_chunk: w.n_cols.div_ceil(LANES),
-            },
+            Products::Floats(_) => Factor::Floats(FloatActivations::new(cpu, arena, x, w.n_cols)),
         }
     }
 
@@ -85,16 +75,7 @@ impl<'a> Factor<'a> {
     pub(crate) fn gather<'b>(&self, cpu: &Cpu, arena: &'b Arena, rows: &[usize]) -> Factor<'b> {
         match self {
             Factor::Quants(x) => Factor::Quants(x.gather(cpu, arena, rows)),
-            Factor::Floats { x, n_chunk } => {
-                let gathered = arena.filled([0.0; LANES], rows.len() * n_chunk);
-                for (gathered, &row) in gathered.chunks_exact_mut(*n_chunk).zip(rows) {
-                    gathered.copy_from_slice(&x[row * n_chunk..][..*n_chunk]);
-                }
-                Factor::Floats {
-                    x: gathered,
-                    n_chunk: *n_chunk,
-                }
-            }
+            Factor::Floats(x) => Factor::Floats(x.gather(cpu, arena, rows)),
         }
     }
 
@@ -102,7 +83,7 @@ impl<'a> Factor<'a> {
     fn n_rows(&self) -> usize {
         match self {
             Factor::Quants(x) => x.len(),
-            Factor::Floats { x, n_chunk } => x.len() / n_chunk,
+            Factor::Floats(x) => x.len(),
         }
     }
 }
@@ -305,7 +286,7 @@ impl Task<'_> {
                 };
                 (kernels.multiply)(cpu.implementation, product);
             }
-            (Factor::Floats { x, .. }, Products::Floats(kernels)) => {
+            (&Factor::Floats(x), Products::Floats(kernels)) => {
                 (kernels.multiply)(cpu.implementation, FloatProduct { w, x, first, out });
             }
             _ => unreachable!("the factor is that of another kind of weight"),
@@ -319,19 +300,6 @@ impl Task<'_> {
             None => 0..0,
         }
     }
-}
-
-/// Returns the rows, padded with zeros to whole chunks.
-fn whole_chunks<'a>(arena: &'a Arena, x: &'a [f32], n_cols: usize) -> &'a [Chunk] {
-    if n_cols.is_multiple_of(LANES) {
-        return x.as_chunks().0;
-    }
-    let n_chunk = n_cols.div_ceil(LANES);
-    let chunks = arena.filled([0.0; LANES], x.len() / n_cols * n_chunk);
-    for (chunks, row) in chunks.chunks_exact_mut(n_chunk).zip(x.chunks_exact(n_cols)) {
-        chunks.as_flattened_mut()[..n_cols].copy_from_slice(row);
-    }
-    chunks
 }
 
 #[cfg(test)]
@@ -392,11 +360,8 @@ mod tests {
                     cpu.load(data).expect("a type with products")
                 });
                 let weights: std::vec::Vec<Weight> = weights.collect();
-                let x = Factor::Floats {
-                    x: &[[0.0; LANES]; N_COLS / LANES],
-                    n_chunk: N_COLS / LANES,
-                };
                 let arena = Arena::new();
+                let x = Factor::new(&cpu, &arena, &weights[0], &[0.0; N_COLS]);
                 let terms = weights.iter().map(|w| Term {
                     x: &x,
                     w,

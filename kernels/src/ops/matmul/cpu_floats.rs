@@ -2,32 +2,39 @@
 //!
 //! Each output element is one [`Simd::dot`], however rows and stretches of columns are split.
 
+use std::array::from_fn;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use super::cpu::Chunk;
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
+use crate::cpu::float_activation::{Chunk, FloatActivations, is_few};
 use crate::cpu::parts;
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
 use crate::simd::{Kernel, LANES, Simd};
-use crate::types::common::cache::CacheElement;
 
 /// Weight rows whose sums are stored together.
 const ROWS: usize = 8;
 
-/// Columns that are decoded together: whole blocks of every type.
-const STRETCH: usize = 512;
+/// Weight rows that a tile of activations is multiplied by at a time.
+const TILE_ROWS: usize = 4;
 
-/// Bytes of activations that stay in the L2 cache while weight rows pass by.
-const BLOCK_BYTES: usize = 1 << 20;
+/// Weight rows that are decoded together.
+pub(crate) const PART_ROWS: usize = 16;
 
-/// Aligned to a cache line.
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Aligned<T>(T);
+/// Tiles of [`PART_ROWS`].
+const TILES: usize = PART_ROWS / TILE_ROWS;
+
+/// Registers of 32 lanes on any instruction set, at most.
+const MAX_REGISTERS: usize = 8;
+
+/// A type of floats, 32 of which take `BYTES`.
+pub(crate) trait FloatElement<const BYTES: usize> {
+    /// Decodes one register of a chunk.
+    fn load_register<S: Simd>(simd: S, chunk: &[u8; BYTES], register: usize) -> S::Vector;
+}
 
 /// The functions of a type of floats that products need.
 pub(crate) struct FloatKernels {
@@ -37,7 +44,7 @@ pub(crate) struct FloatKernels {
 
 impl FloatKernels {
     /// The functions of elements `B`, 32 of which take `BYTES`.
-    pub(crate) const fn of<B: CacheElement<BYTES>, const BYTES: usize>() -> FloatKernels {
+    pub(crate) const fn of<B: FloatElement<BYTES>, const BYTES: usize>() -> FloatKernels {
         FloatKernels {
             multiply: |on, product| on.run(OfElements::<B, BYTES>(product, PhantomData)),
         }
@@ -47,54 +54,71 @@ impl FloatKernels {
 /// The product of a range of weight rows with all activations.
 pub(crate) struct FloatProduct<'a> {
     pub(crate) w: &'a Weight,
-    /// `(n, n_cols)`
-    pub(crate) x: &'a [Chunk],
+    pub(crate) x: FloatActivations<'a>,
     /// First weight row.
     pub(crate) first: usize,
     /// One column per weight row, `(n, rows)`.
     pub(crate) out: ColumnsMut<'a>,
 }
 
-/// Registers of sums: the other four of sixteen hold a weight and its factors.
-const SUMS: usize = 12;
-
 /// [`FloatProduct`] for weights of `B`.
 struct OfElements<'a, B, const BYTES: usize>(FloatProduct<'a>, PhantomData<B>);
 
-impl<B: CacheElement<BYTES>, const BYTES: usize> Kernel for OfElements<'_, B, BYTES> {
+impl<B: FloatElement<BYTES>, const BYTES: usize> Kernel for OfElements<'_, B, BYTES> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let product = self.0;
         match product.out.n_rows() {
             1 => product.in_registers::<S, B, BYTES, 1>(simd),
-            2 if const { 2 * S::REGISTERS <= SUMS } => product.in_registers::<S, B, BYTES, 2>(simd),
-            3 if const { 3 * S::REGISTERS <= SUMS } => product.in_registers::<S, B, BYTES, 3>(simd),
-            4 if const { 4 * S::REGISTERS <= SUMS } => product.in_registers::<S, B, BYTES, 4>(simd),
-            5 if const { 5 * S::REGISTERS <= SUMS } => product.in_registers::<S, B, BYTES, 5>(simd),
-            6 if const { 6 * S::REGISTERS <= SUMS } => product.in_registers::<S, B, BYTES, 6>(simd),
-            _ => product.in_stretches(simd),
+            2 if const { is_few::<S>(2) } => product.in_registers::<S, B, BYTES, 2>(simd),
+            3 if const { is_few::<S>(3) } => product.in_registers::<S, B, BYTES, 3>(simd),
+            4 if const { is_few::<S>(4) } => product.in_registers::<S, B, BYTES, 4>(simd),
+            5 if const { is_few::<S>(5) } => product.in_registers::<S, B, BYTES, 5>(simd),
+            6 if const { is_few::<S>(6) } => product.in_registers::<S, B, BYTES, 6>(simd),
+            _ => product.in_tiles::<S, B, BYTES>(simd),
         }
     }
+}
+
+/// Evaluates an expression with a constant: the number of activation rows of a tile.
+macro_rules! of_columns {
+    ($simd:ty, $n:expr, $columns:ident => $body:expr) => {
+        of_columns!($simd, $n, $columns => $body, 1, 2, 3, 4, 5, 6)
+    };
+    ($simd:ty, $n:expr, $columns:ident => $body:expr, $($number:literal),*) => {
+        match $n {
+            $($number if const { $number <= <$simd>::COLUMNS } => {
+                const $columns: usize = $number;
+                $body
+            })*
+            n => unreachable!("{n} rows in a tile"),
+        }
+    };
 }
 
 impl FloatProduct<'_> {
     /// Converts weights in registers, row by row, for `C` activation rows: memory is read in ascending order.
     #[inline(always)]
-    fn in_registers<S: Simd, B: CacheElement<BYTES>, const BYTES: usize, const C: usize>(
+    fn in_registers<S: Simd, B: FloatElement<BYTES>, const BYTES: usize, const C: usize>(
         mut self,
         simd: S,
     ) {
-        let n_chunk = self.w.n_cols.div_ceil(LANES);
-        let x: [&[Chunk]; C] = array(|c| &self.x[c * n_chunk..][..n_chunk]);
-        let mut sums = [Aligned([[0.0; LANES]; ROWS]); C];
+        let x: [&[Chunk]; C] = array(|c| self.x.row(c));
+        let zero = simd.lanes(|_| simd.splat(0.0));
+        let mut sums = [[zero; ROWS]; C];
         let w = self.w;
         for rows in parts(self.out.n_cols(), ROWS) {
             let bytes = w.rows(self.first + rows.start..self.first + rows.end);
             for (row, bytes) in bytes.enumerate() {
-                let mut acc = [simd.lanes(|_| simd.splat(0.0)); C];
+                let mut acc = [zero; C];
                 let (chunks, rest) = bytes.as_chunks();
                 for (k, chunk) in chunks.iter().enumerate() {
-                    add_chunk(simd, B::load(simd, chunk), array(|c| &x[c][k]), &mut acc);
+                    add_chunk(
+                        simd,
+                        simd.lanes(|i| B::load_register(simd, chunk, i)),
+                        array(|c| &x[c][k]),
+                        &mut acc,
+                    );
                 }
                 if !rest.is_empty() {
                     let mut last = [[0.0; LANES]];
@@ -103,97 +127,147 @@ impl FloatProduct<'_> {
                     add_chunk(simd, w, array(|c| &x[c][chunks.len()]), &mut acc);
                 }
                 for (acc, sums) in acc.iter().zip(&mut sums) {
-                    for register in 0..S::REGISTERS {
-                        simd.store(acc[register], &mut sums.0[row], register);
-                    }
+                    sums[row] = *acc;
                 }
             }
-            self.store(simd, 0, rows, &sums);
+            for (column, sums) in sums.iter().enumerate() {
+                self.store(simd, column, rows.clone(), *sums);
+            }
         }
     }
 
-    /// Decodes weights of several rows, a stretch of columns at a time, and multiplies tiles of activations by
-    /// them while they are in the L1 cache.
+    /// Multiplies parts of some weight rows by tiles of activations. Both are arranged by registers of chunks, so that the
+    /// sums of a tile stay in registers and one register of all weights of a part in the L1 cache.
     #[inline(always)]
-    fn in_stretches<S: Simd>(mut self, simd: S) {
-        let n_chunk = self.w.n_cols.div_ceil(LANES);
-        let block_len = (BLOCK_BYTES / size_of::<Chunk>()).div_ceil(n_chunk);
+    fn in_tiles<S: Simd, B: FloatElement<BYTES>, const BYTES: usize>(mut self, simd: S) {
+        let x = self.x;
+        let sizes = x.sizes().expect("as many rows are arranged");
         let n = self.out.n_rows();
-        let mut w = Aligned([[[0.0; LANES]; STRETCH / LANES]; ROWS]);
-        // If there are several stretches, partial sums are kept between them.
-        let n_waiting = if n_chunk * LANES > STRETCH {
-            n.min(block_len)
-        } else {
-            0
-        };
         let arena = Arena::new();
-        let waiting = arena.filled(Aligned([[0.0; LANES]; ROWS]), n_waiting);
-        let mut scratch = [Aligned([[0.0; LANES]; ROWS]); MAX_TILE];
-        for block in parts(n, block_len) {
-            let x = &self.x[block.start * n_chunk..block.end * n_chunk];
-            // Tiles of about equal size that fit the registers.
-            let tile = block.len().div_ceil(block.len().div_ceil(S::COLUMNS));
-            for rows in parts(self.out.n_cols(), ROWS) {
-                for columns in parts(self.w.n_cols, STRETCH) {
-                    self.decode(simd, rows.clone(), columns.clone(), &mut w.0);
-                    let chunks = columns.start / LANES..columns.end.div_ceil(LANES);
-                    for tile in parts(block.len(), tile) {
-                        let sums = match n_waiting {
-                            0 => &mut scratch[..tile.len()],
-                            _ => &mut waiting[tile.clone()],
+        let zero = simd.splat(0.0);
+        let w = arena.filled([zero; TILE_ROWS], TILES * S::REGISTERS * pitch(sizes.part));
+        let sums = arena.filled(zero, n.min(sizes.block) * PART_ROWS * S::REGISTERS);
+        for block in parts(n, sizes.block) {
+            let n_sum = block.len() * PART_ROWS;
+            for rows in parts(self.out.n_cols(), PART_ROWS) {
+                for chunks in parts(sizes.n_chunk, sizes.part) {
+                    let len = chunks.len();
+                    self.decode::<S, B, BYTES>(simd, rows.clone(), chunks.clone(), w);
+                    for (register, sums) in
+                        sums.chunks_exact_mut(n_sum).enumerate().take(S::REGISTERS)
+                    {
+                        let x = x.registers(simd, block.clone(), chunks.clone(), register);
+                        let plane = Plane {
+                            w,
+                            len,
+                            register,
+                            is_first: chunks.start == 0,
                         };
-                        let x = |column| &x[(tile.start + column) * n_chunk..][chunks.clone()];
-                        match columns.start {
-                            0 => add_products::<S, true>(simd, &w.0, x, sums),
-                            _ => add_products::<S, false>(simd, &w.0, x, sums),
-                        }
-                        if columns.end == self.w.n_cols {
-                            self.store(simd, block.start + tile.start, rows.clone(), sums);
+                        for tile in parts(block.len(), sizes.tile) {
+                            let sums = &mut sums[tile.start * PART_ROWS..tile.end * PART_ROWS];
+                            plane.add(simd, &x[tile.start * len..tile.end * len], sums);
                         }
                     }
+                }
+                for tile in parts(block.len(), sizes.tile) {
+                    let sums = &sums[tile.start * PART_ROWS..];
+                    let first = block.start + tile.start;
+                    of_columns!(S, tile.len(), C => {
+                        self.store_tile::<S, C>(simd, first, rows.clone(), sums, n_sum);
+                    });
                 }
             }
         }
     }
 
-    /// Decodes some columns of some rows of the weight.
+    /// Writes the products of some weight rows with a tile of activation rows.
     #[inline(always)]
-    fn decode<S: Simd>(
-        &self,
-        simd: S,
-        rows: Range<usize>,
-        columns: Range<usize>,
-        out: &mut [[Chunk; STRETCH / LANES]; ROWS],
-    ) {
-        let bytes = self.w.columns(columns.clone());
-        let rows = self.first + rows.start..self.first + rows.end;
-        let mut next = self.w.rows(rows.end..self.w.n_rows.min(rows.end + ROWS));
-        for (row, out) in self.w.rows(rows).zip(out) {
-            // Rows are too short and too far apart for the hardware prefetcher. Prefetching all at once
-            // would delay the current loads.
-            if let Some(next) = next.next() {
-                simd.prefetch(&next[bytes.clone()]);
-            }
-            self.w.decode(&row[bytes.clone()], columns.len(), out);
-        }
-    }
-
-    /// Writes the products of some rows of the weight with consecutive activation rows from `first`.
-    #[inline(always)]
-    fn store<S: Simd>(
+    fn store_tile<S: Simd, const C: usize>(
         &mut self,
         simd: S,
         first: usize,
         rows: Range<usize>,
-        sums: &[Aligned<[Chunk; ROWS]>],
+        sums: &[S::Vector],
+        n_sum: usize,
     ) {
-        for (row, sums) in sums.iter().enumerate() {
-            let sums = simd.sums(array(|i| simd.load_partial(&sums.0[i])));
-            let out = self.out.row(first + row, rows.clone());
-            match out.first_chunk_mut() {
-                Some(out) => *out = sums,
-                None => out.copy_from_slice(&sums[..out.len()]),
+        let planes: [&[[S::Vector; C]; PART_ROWS]; MAX_REGISTERS] = array(|register| {
+            let sums = sums[register.min(S::REGISTERS - 1) * n_sum..].as_chunks().0;
+            sums.first_chunk().expect("sums of a tile")
+        });
+        for column in first..first + C {
+            for (half, stored) in parts(rows.len(), ROWS).enumerate().take(PART_ROWS / ROWS) {
+                let stored = rows.start + stored.start..rows.start + stored.end;
+                let lanes = array(|row| {
+                    simd.lanes(|register| planes[register][half * ROWS + row][column - first])
+                });
+                self.store(simd, column, stored, lanes);
             }
+        }
+    }
+
+    /// Decodes some chunks of up to [`PART_ROWS`] weight rows to planes, one for each register of [`TILE_ROWS`] rows.
+    #[inline(always)]
+    fn decode<S: Simd, B: FloatElement<BYTES>, const BYTES: usize>(
+        &self,
+        simd: S,
+        rows: Range<usize>,
+        chunks: Range<usize>,
+        out: &mut [[S::Vector; TILE_ROWS]],
+    ) {
+        let first = self.first + rows.start;
+        let row = |r: usize| self.w.row(r).as_chunks::<BYTES>();
+        // Rows that are missing are copies of the last.
+        let rows: [(&[[u8; BYTES]], &[u8]); PART_ROWS] =
+            array(|r| row(first + r.min(rows.len() - 1)));
+        let next: [(&[[u8; BYTES]], &[u8]); PART_ROWS] =
+            array(|r| row((first + PART_ROWS + r).min(self.w.n_rows - 1)));
+        let n_whole = chunks.end.min(rows[0].0.len()) - chunks.start;
+        let mut planes = out.chunks_exact_mut(pitch(chunks.len()));
+        let [rows, next] = [&rows, &next].map(|rows| rows.as_chunks::<TILE_ROWS>().0);
+        for (rows, next) in rows.iter().zip(next) {
+            let whole: [&[[u8; BYTES]]; TILE_ROWS] =
+                array(|r| &rows[r].0[chunks.start..][..n_whole]);
+            let mut planes: [&mut [[S::Vector; TILE_ROWS]]; MAX_REGISTERS] =
+                from_fn(|register| match register < S::REGISTERS {
+                    true => &mut planes.next().expect("a plane of each register")[..chunks.len()],
+                    false => &mut [],
+                });
+            let planes = &mut planes[..S::REGISTERS];
+            for k in 0..n_whole {
+                // Rows are too short and too far apart for the hardware prefetcher.
+                for next in next {
+                    simd.prefetch(&next.0[chunks.start + k]);
+                }
+                for (register, plane) in planes.iter_mut().enumerate() {
+                    plane[k] = array(|r| B::load_register(simd, &whole[r][k], register));
+                }
+            }
+            if n_whole < chunks.len() {
+                let mut last = [[0; BYTES]; TILE_ROWS];
+                for (last, (_, rest)) in last.iter_mut().zip(rows) {
+                    last[..rest.len()].copy_from_slice(rest);
+                }
+                for (register, plane) in planes.iter_mut().enumerate() {
+                    plane[n_whole] = array(|r| B::load_register(simd, &last[r], register));
+                }
+            }
+        }
+    }
+
+    /// Writes the products of some weight rows with an activation row.
+    #[inline(always)]
+    fn store<S: Simd>(
+        &mut self,
+        simd: S,
+        column: usize,
+        rows: Range<usize>,
+        lanes: [S::Lanes; ROWS],
+    ) {
+        let sums = simd.sums(lanes);
+        let out = self.out.row(column, rows);
+        match out.first_chunk_mut() {
+            Some(out) => *out = sums,
+            None => out.copy_from_slice(&sums[..out.len()]),
         }
     }
 }
@@ -213,64 +287,49 @@ fn add_chunk<S: Simd, const C: usize>(
     }
 }
 
-/// Maximum number of activation rows per tile on any instruction set.
-const MAX_TILE: usize = 6;
-
-/// Adds the products of a stretch and a tile of activations to the lanes of every sum, `(n, ROWS)`; the
-/// first stretch initialises them.
-#[inline(always)]
-fn add_products<'a, S: Simd, const IS_FIRST: bool>(
-    simd: S,
-    w: &[[Chunk; STRETCH / LANES]; ROWS],
-    x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [Aligned<[Chunk; ROWS]>],
-) {
-    match sums.len() {
-        1 => add_tile::<S, IS_FIRST, ROWS, 1>(simd, w, x, sums),
-        2 => add_tile::<S, IS_FIRST, 4, 2>(simd, w, x, sums),
-        3 => add_tile::<S, IS_FIRST, 4, 3>(simd, w, x, sums),
-        4 => add_tile::<S, IS_FIRST, 4, 4>(simd, w, x, sums),
-        5 => add_tile::<S, IS_FIRST, 4, 5>(simd, w, x, sums),
-        MAX_TILE => add_tile::<S, IS_FIRST, 4, MAX_TILE>(simd, w, x, sums),
-        n => unreachable!("{n} columns in a tile"),
-    }
+/// Returns the distance of planes of `len` chunks: longer, so that they do not begin at the same place of a cache.
+const fn pitch(len: usize) -> usize {
+    len + 1
 }
 
-/// [`add_products`] for `C` activation rows and `R` weight rows at a time: `R * C` sums in registers.
-#[inline(always)]
-fn add_tile<'a, S: Simd, const IS_FIRST: bool, const R: usize, const C: usize>(
-    simd: S,
-    w: &[[Chunk; STRETCH / LANES]; ROWS],
-    x: impl Fn(usize) -> &'a [Chunk],
-    sums: &mut [Aligned<[Chunk; ROWS]>],
-) {
-    let x: [&[Chunk]; C] = array(x);
-    let len = x[0].len();
-    for (i, w) in w.as_chunks::<R>().0.iter().enumerate() {
-        let x: [&[Chunk]; C] = array(|c| &x[c][..len]);
-        for register in 0..S::REGISTERS {
-            let mut acc = [[simd.splat(0.0); C]; R];
-            if !IS_FIRST {
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    for (acc, sums) in acc.iter_mut().zip(&*sums) {
-                        *acc = simd.load(&sums.0[i * R + r], register);
+/// One register of each of some chunks of [`PART_ROWS`] weight rows.
+struct Plane<'a, S: Simd> {
+    /// Planes of all registers of [`TILE_ROWS`] rows, then of the next rows.
+    w: &'a [[S::Vector; TILE_ROWS]],
+    /// Chunks of each row.
+    len: usize,
+    register: usize,
+    /// True for the first chunks of rows, with which sums begin.
+    is_first: bool,
+}
+
+impl<S: Simd> Plane<'_, S> {
+    /// Adds the products with a tile of activations to one register of each sum, `(PART_ROWS, n)` for `n` activation rows.
+    #[inline(always)]
+    fn add(&self, simd: S, x: &[S::Vector], sums: &mut [S::Vector]) {
+        of_columns!(S, x.len() / self.len, C => self.add_columns::<C>(simd, x, sums));
+    }
+
+    /// [`Plane::add`] for `C` activation rows.
+    #[inline(always)]
+    fn add_columns<const C: usize>(&self, simd: S, x: &[S::Vector], sums: &mut [S::Vector]) {
+        let x = x.as_chunks::<C>().0;
+        let sums = sums.as_chunks_mut::<C>().0.as_chunks_mut::<TILE_ROWS>().0;
+        for (tile, sums) in sums.iter_mut().enumerate() {
+            let plane = tile * S::REGISTERS + self.register;
+            let w = &self.w[plane * pitch(self.len)..][..self.len];
+            let mut acc = [[simd.splat(0.0); C]; TILE_ROWS];
+            if !self.is_first {
+                acc = *sums;
+            }
+            for (w, x) in w.iter().zip(x) {
+                for (w, acc) in w.iter().zip(&mut acc) {
+                    for (x, acc) in x.iter().zip(acc) {
+                        *acc = simd.mul_add(*w, *x, *acc);
                     }
                 }
             }
-            for k in 0..len.min(STRETCH / LANES) {
-                let x: [S::Vector; C] = array(|c| simd.load(&x[c][k], register));
-                for r in 0..R {
-                    let w = simd.load(&w[r][k], register);
-                    for c in 0..C {
-                        acc[r][c] = simd.mul_add(w, x[c], acc[r][c]);
-                    }
-                }
-            }
-            for (r, acc) in acc.iter().enumerate() {
-                for (&acc, sums) in acc.iter().zip(&mut *sums) {
-                    simd.store(acc, &mut sums.0[i * R + r], register);
-                }
-            }
+            *sums = acc;
         }
     }
 }

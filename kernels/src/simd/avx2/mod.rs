@@ -92,6 +92,12 @@ impl<D: QuantDots> Simd for Avx2<D> {
     }
 
     #[inline(always)]
+    fn load_f32(self, chunk: &[[u8; 4]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm256_loadu_ps(part(chunk, register)) }
+    }
+
+    #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(part(chunk, register))) }

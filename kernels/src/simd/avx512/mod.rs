@@ -107,6 +107,12 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn load_f32(self, chunk: &[[u8; 4]; LANES], register: usize) -> Self::Vector {
+        // SAFETY: the instructions are available; a register of elements.
+        unsafe { _mm512_loadu_ps(part(chunk, register)) }
+    }
+
+    #[inline(always)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         // SAFETY: the instructions are available; a register of elements.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(part(chunk, register))) }

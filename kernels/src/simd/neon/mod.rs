@@ -189,6 +189,7 @@ impl<P: QuantDots> Registers for Neon<P> {
     memory_instructions! {
         fn load(from: *const f32) -> float32x4_t { vld1q_f32(from) }
         fn store(register: float32x4_t, to: *mut f32) { vst1q_f32(to, register) }
+        fn load_f32(from: *const u8) -> float32x4_t { vreinterpretq_f32_u8(vld1q_u8(from)) }
         fn load_f16(from: *const u8) -> float32x4_t {
             from_halves(vreinterpret_u16_u8(vld1_u8(from)))
         }

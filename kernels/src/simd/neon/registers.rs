@@ -84,6 +84,9 @@ pub(crate) trait Registers: Copy + Send + Sync {
     /// `to` must have room for a register of elements.
     unsafe fn store(self, register: Self::Floats, to: *mut f32);
     /// # Safety
+    /// `from` must point to four bytes per lane.
+    unsafe fn load_f32(self, from: *const u8) -> Self::Floats;
+    /// # Safety
     /// `from` must point to two bytes per lane.
     unsafe fn load_f16(self, from: *const u8) -> Self::Floats;
     /// # Safety
@@ -213,6 +216,13 @@ impl<R: Registers> Simd for R {
     #[inline(always)]
     fn mul_add(self, a: R::Floats, b: R::Floats, c: R::Floats) -> R::Floats {
         Registers::mul_add(self, a, b, c)
+    }
+
+    #[inline(always)]
+    fn load_f32(self, chunk: &[[u8; 4]; LANES], register: usize) -> R::Floats {
+        let bytes = part::<R, _>(chunk, register).as_flattened();
+        // SAFETY: four bytes for each lane.
+        unsafe { Registers::load_f32(self, bytes.as_ptr()) }
     }
 
     #[inline(always)]

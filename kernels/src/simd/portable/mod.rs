@@ -75,6 +75,11 @@ impl Simd for Portable {
         std::array::from_fn(|l| a[l].mul_add(b[l], c[l]))
     }
 
+    #[inline(always)]
+    fn load_f32(self, chunk: &[[u8; 4]; LANES], register: usize) -> Self::Vector {
+        Self::part(chunk, register).map(f32::from_le_bytes)
+    }
+
     #[inline(never)]
     fn load_f16(self, chunk: &[[u8; 2]; LANES], register: usize) -> Self::Vector {
         let halves = Self::part(chunk, register);
