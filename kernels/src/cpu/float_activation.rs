@@ -27,9 +27,14 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Fewest rows of a block. Each block decodes the weights again, which takes the time of about ten rows.
 const MIN_BLOCK: usize = 48;
 
-/// Returns whether all sums of `n` activation rows and one weight row fit the register file.
+/// Returns the number of turns in which the sums of `n` activation rows and one weight row fit the register file.
+pub(crate) const fn turns<S: Simd>(n: usize) -> usize {
+    (n * S::REGISTERS).div_ceil(SUMS)
+}
+
+/// Returns whether `n` activation rows are so few that they are not arranged.
 pub(crate) const fn is_few<S: Simd>(n: usize) -> bool {
-    n * S::REGISTERS <= SUMS
+    turns::<S>(n) <= 2
 }
 
 /// Sizes of the arrangement of rows.

@@ -12,7 +12,6 @@ use super::arena::Arena;
 use super::read_ahead::Follower;
 use super::repack::Panels;
 use crate::backend::{WeightBytes, WeightData};
-use crate::simd::LANES;
 use crate::simd::dispatch::Implementation;
 use crate::types::{ElementType, Products, element_type};
 
@@ -123,13 +122,6 @@ impl Weight {
     /// Decodes whole blocks.
     fn dequantize(&self, bytes: &[u8], out: &mut [f32]) {
         (self.element_type.codec.dequantize)(self.implementation, bytes, out);
-    }
-
-    /// Decodes `len` elements to the start of `out`, and zeros the rest of the last chunk.
-    pub(crate) fn decode(&self, bytes: &[u8], len: usize, out: &mut [[f32; LANES]]) {
-        let out = out.as_flattened_mut();
-        self.dequantize(bytes, &mut out[..len]);
-        out[len..len.next_multiple_of(LANES)].fill(0.0);
     }
 
     /// Returns the elements of the file without a copy, if they are `f32` and aligned.

@@ -8,12 +8,12 @@ use std::ops::Range;
 
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::float_activation::{Chunk, FloatActivations, is_few};
+use crate::cpu::float_activation::{Chunk, FloatActivations, is_few, turns};
 use crate::cpu::parts;
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
 use crate::simd::packed::array;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::{Kernel, Simd};
 
 /// Weight rows whose sums are stored together.
 const ROWS: usize = 8;
@@ -68,15 +68,20 @@ impl<B: FloatElement<BYTES>, const BYTES: usize> Kernel for OfElements<'_, B, BY
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let product = self.0;
-        match product.out.n_rows() {
-            1 => product.in_registers::<S, B, BYTES, 1>(simd),
-            2 if const { is_few::<S>(2) } => product.in_registers::<S, B, BYTES, 2>(simd),
-            3 if const { is_few::<S>(3) } => product.in_registers::<S, B, BYTES, 3>(simd),
-            4 if const { is_few::<S>(4) } => product.in_registers::<S, B, BYTES, 4>(simd),
-            5 if const { is_few::<S>(5) } => product.in_registers::<S, B, BYTES, 5>(simd),
-            6 if const { is_few::<S>(6) } => product.in_registers::<S, B, BYTES, 6>(simd),
-            _ => product.in_tiles::<S, B, BYTES>(simd),
+        macro_rules! by_rows {
+            ($($n:literal),*) => {
+                match product.out.n_rows() {
+                    $($n if const { is_few::<S>($n) && turns::<S>($n) == 1 } => {
+                        product.in_registers::<S, B, BYTES, $n, 1>(simd)
+                    }
+                    $n if const { is_few::<S>($n) && turns::<S>($n) == 2 } => {
+                        product.in_registers::<S, B, BYTES, $n, 2>(simd)
+                    })*
+                    _ => product.in_tiles::<S, B, BYTES>(simd),
+                }
+            };
         }
+        by_rows!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12);
     }
 }
 
@@ -97,37 +102,32 @@ macro_rules! of_columns {
 }
 
 impl FloatProduct<'_> {
-    /// Converts weights in registers, row by row, for `C` activation rows: memory is read in ascending order.
+    /// Converts weights in registers, row by row, for `C` activation rows: memory is read in ascending order. If not all
+    /// sums fit the registers, each row is read in two turns, the second from the L1 cache.
     #[inline(always)]
-    fn in_registers<S: Simd, B: FloatElement<BYTES>, const BYTES: usize, const C: usize>(
+    fn in_registers<
+        S: Simd,
+        B: FloatElement<BYTES>,
+        const BYTES: usize,
+        const C: usize,
+        const TURNS: usize,
+    >(
         mut self,
         simd: S,
     ) {
         let x: [&[Chunk]; C] = array(|c| self.x.row(c));
-        let zero = simd.lanes(|_| simd.splat(0.0));
-        let mut sums = [[zero; ROWS]; C];
+        let mut sums = [[simd.lanes(|_| simd.splat(0.0)); ROWS]; C];
         let w = self.w;
         for rows in parts(self.out.n_cols(), ROWS) {
             let bytes = w.rows(self.first + rows.start..self.first + rows.end);
             for (row, bytes) in bytes.enumerate() {
-                let mut acc = [zero; C];
                 let (chunks, rest) = bytes.as_chunks();
-                for (k, chunk) in chunks.iter().enumerate() {
-                    add_chunk(
-                        simd,
-                        simd.lanes(|i| B::load_register(simd, chunk, i)),
-                        array(|c| &x[c][k]),
-                        &mut acc,
-                    );
-                }
-                if !rest.is_empty() {
-                    let mut last = [[0.0; LANES]];
-                    w.decode(rest, w.n_cols % LANES, &mut last);
-                    let w = simd.lanes(|i| simd.load(&last[0], i));
-                    add_chunk(simd, w, array(|c| &x[c][chunks.len()]), &mut acc);
-                }
-                for (acc, sums) in acc.iter().zip(&mut sums) {
-                    sums[row] = *acc;
+                let mut last = [0; BYTES];
+                last[..rest.len()].copy_from_slice(rest);
+                let w = (chunks, (!rest.is_empty()).then_some(&last));
+                add_row::<S, B, BYTES, C, TURNS, 0>(simd, w, x, row, &mut sums);
+                if TURNS == 2 {
+                    add_row::<S, B, BYTES, C, TURNS, 1>(simd, w, x, row, &mut sums);
                 }
             }
             for (column, sums) in sums.iter().enumerate() {
@@ -272,19 +272,60 @@ impl FloatProduct<'_> {
     }
 }
 
-/// Adds the products of a chunk of a weight row and the chunks of `C` activation rows.
+/// Computes some registers of the sums of a weight row, whole chunks and the last if it is not whole, and `C` activation
+/// rows.
 #[inline(always)]
-fn add_chunk<S: Simd, const C: usize>(
+fn add_row<
+    S: Simd,
+    B: FloatElement<BYTES>,
+    const BYTES: usize,
+    const C: usize,
+    const TURNS: usize,
+    const TURN: usize,
+>(
+    simd: S,
+    (chunks, last): (&[[u8; BYTES]], Option<&[u8; BYTES]>),
+    x: [&[Chunk]; C],
+    row: usize,
+    sums: &mut [[S::Lanes; ROWS]; C],
+) {
+    let registers = registers_of::<S, TURNS, TURN>();
+    let mut acc = [simd.lanes(|_| simd.splat(0.0)); C];
+    for (k, w) in chunks.iter().enumerate() {
+        let w = simd.lanes(|register| B::load_register(simd, w, register));
+        add_chunk::<S, C, TURNS, TURN>(simd, w, array(|c| &x[c][k]), &mut acc);
+    }
+    if let Some(w) = last {
+        let w = simd.lanes(|register| B::load_register(simd, w, register));
+        add_chunk::<S, C, TURNS, TURN>(simd, w, array(|c| &x[c][chunks.len()]), &mut acc);
+    }
+    for (acc, sums) in acc.iter().zip(sums) {
+        for register in registers.clone() {
+            sums[row][register] = acc[register];
+        }
+    }
+}
+
+/// Adds the products of some registers of a chunk of a weight row and of the chunks of `C` activation rows.
+#[inline(always)]
+fn add_chunk<S: Simd, const C: usize, const TURNS: usize, const TURN: usize>(
     simd: S,
     w: S::Lanes,
     x: [&Chunk; C],
     acc: &mut [S::Lanes; C],
 ) {
     for (x, acc) in x.iter().zip(acc) {
-        for register in 0..S::REGISTERS {
+        for register in registers_of::<S, TURNS, TURN>() {
             acc[register] = simd.mul_add(w[register], simd.load(x, register), acc[register]);
         }
     }
+}
+
+/// The registers of one of some turns.
+#[inline(always)]
+const fn registers_of<S: Simd, const TURNS: usize, const TURN: usize>() -> Range<usize> {
+    let len = S::REGISTERS / TURNS;
+    TURN * len..(TURN + 1) * len
 }
 
 /// Returns the distance of planes of `len` chunks: longer, so that they do not begin at the same place of a cache.
