@@ -295,6 +295,13 @@ fn conversations_go_through_the_template() {
         other.to_str().unwrap(),
     ];
     assert_eq!(prompt(&other), raw("[hi]"));
+    let unused = ["-n", "1", "--no-chat", "--json"];
+    let ran = generate(&model).args(other).args(unused).run();
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!(tokens(&report), plain);
+    let expected = "warning: --chat-template-file and --chat-template-kwargs change nothing";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
 
     let lines = [
         json!({"id": "a", "messages": [{"role": "user", "content": "hi"}]}),

@@ -10,6 +10,8 @@ use schemas::input;
 use serde_json::{Map, Value};
 use verify::prompts::{self, Prompt, PromptLines};
 
+use crate::output;
+
 /// Conversion of prompts to model input.
 #[derive(Debug, clap::Args)]
 pub(super) struct ChatArgs {
@@ -72,6 +74,20 @@ impl ChatArgs {
         }
     }
 
+    /// Warns about flags of the template if no prompt is rendered.
+    pub(super) fn warn_of_unused(&self, default: ChatMode, lines: Option<&PromptLines>) {
+        let is_raw = matches!(self.mode(default), ChatMode::Messages | ChatMode::Never)
+            && !lines.is_some_and(PromptLines::has_messages);
+        let template = &self.template;
+        if is_raw
+            && (template.chat_template_file.is_some() || template.chat_template_kwargs.is_some())
+        {
+            output::warning(
+                &"--chat-template-file and --chat-template-kwargs change nothing: plain prompts are rendered only with --chat",
+            );
+        }
+    }
+
     /// Returns the renderer of prompts for a model. `default` applies if neither --chat nor --no-chat is
     /// given.
     pub(super) fn renderer<'a>(
@@ -112,6 +128,7 @@ impl ChatArgs {
         model: &Path,
         default: ChatMode,
     ) -> anyhow::Result<Vec<Prompt>> {
+        self.warn_of_unused(default, Some(&lines));
         let is_raw = matches!(self.mode(default), ChatMode::Messages | ChatMode::Never);
         if is_raw && !lines.has_messages() {
             return Ok(lines.plain()?);

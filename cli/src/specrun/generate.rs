@@ -314,14 +314,19 @@ fn requests(args: &Args, files: &Files) -> anyhow::Result<Vec<Request>> {
         requests[0].embeddings = embeddings;
         return Ok(requests);
     }
-    let plain = |text: &str| anyhow::Ok(single(encode(&renderer.plain(text)?)));
+    let plain = |text: &str| {
+        args.chat.warn_of_unused(ChatMode::Messages, None);
+        anyhow::Ok(single(encode(&renderer.plain(text)?)))
+    };
     if let Some(path) = prompts {
         let file = input::read_text(path, input::Kind::Stream, input::MAX_LIST);
         let file = file.with_context(|| path.display().to_string())?;
         if !is_json_lines(&file) {
             return plain(&without_newline(file));
         }
-        let prompts = prompts::render(prompts::parse_lines(path, &file)?, &renderer)?;
+        let lines = prompts::parse_lines(path, &file)?;
+        args.chat.warn_of_unused(ChatMode::Messages, Some(&lines));
+        let prompts = prompts::render(lines, &renderer)?;
         let request = |prompt: Prompt| {
             let n_predict = n_predict(prompt.n_predict);
             prompt.request_of(&files.tokenizer, special, n_predict)
