@@ -46,10 +46,15 @@ impl Agent {
             false => self.agent.run(request),
         };
         let (head, body) = reply.map_err(|error| error.to_string())?.into_parts();
-        let mut text = String::new();
-        let mut body = body.into_reader().take(limits::REPLY);
-        body.read_to_string(&mut text)
+        let mut bytes = Vec::new();
+        let mut body = body.into_reader().take(limits::REPLY + 1);
+        body.read_to_end(&mut bytes)
             .map_err(|error| error.to_string())?;
+        if bytes.len() as u64 > limits::REPLY {
+            let mb = limits::REPLY >> 20;
+            return Err(format!("the reply is longer than {mb} MB"));
+        }
+        let text = String::from_utf8(bytes).map_err(|error| error.to_string())?;
         Ok(Response::from_parts(head, text))
     }
 }
