@@ -74,12 +74,16 @@ impl ChatArgs {
         }
     }
 
+    /// Returns whether no prompt is rendered: neither plain prompts nor any of `lines`.
+    fn is_raw(&self, default: ChatMode, lines: Option<&PromptLines>) -> bool {
+        matches!(self.mode(default), ChatMode::Messages | ChatMode::Never)
+            && !lines.is_some_and(PromptLines::has_messages)
+    }
+
     /// Warns about flags of the template if no prompt is rendered.
     pub(super) fn warn_of_unused(&self, default: ChatMode, lines: Option<&PromptLines>) {
-        let is_raw = matches!(self.mode(default), ChatMode::Messages | ChatMode::Never)
-            && !lines.is_some_and(PromptLines::has_messages);
         let template = &self.template;
-        if is_raw
+        if self.is_raw(default, lines)
             && (template.chat_template_file.is_some() || template.chat_template_kwargs.is_some())
         {
             output::warning(
@@ -129,8 +133,7 @@ impl ChatArgs {
         default: ChatMode,
     ) -> anyhow::Result<Vec<Prompt>> {
         self.warn_of_unused(default, Some(&lines));
-        let is_raw = matches!(self.mode(default), ChatMode::Messages | ChatMode::Never);
-        if is_raw && !lines.has_messages() {
+        if self.is_raw(default, Some(&lines)) {
             return Ok(lines.plain()?);
         }
         let files = Files::open(model, &DraftFiles::default())?;

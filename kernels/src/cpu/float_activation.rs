@@ -8,7 +8,6 @@ use bumpalo::collections::Vec;
 
 use super::arena::Arena;
 use super::{Cpu, parts};
-use crate::ops::matmul::cpu_floats::PART_ROWS;
 use crate::simd::{AlignedElements, Kernel, LANES, LINE, Simd};
 
 /// 32 consecutive elements of a row.
@@ -17,6 +16,9 @@ pub(crate) type Chunk = [f32; LANES];
 /// Registers of sums that products keep. The other four of sixteen hold weights.
 const SUMS: usize = 12;
 
+/// Weight rows that are multiplied by a block before the next ones.
+pub(crate) const PART_ROWS: usize = 16;
+
 /// Chunks of a part, for each register of a chunk: one register of [`PART_ROWS`] weight rows fills half of an L1 cache of
 /// 32 KB.
 const PART: usize = 8;
@@ -24,7 +26,7 @@ const PART: usize = 8;
 /// Bytes of the rows of a block and of their sums.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Fewest rows of a block. Each block decodes the weights again, which takes the time of about ten rows.
+/// Fewest rows of a block: each block decodes the weights again.
 const MIN_BLOCK: usize = 48;
 
 /// Returns the number of turns in which the sums of `n` activation rows and one weight row fit the register file.

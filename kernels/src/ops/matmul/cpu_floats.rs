@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::float_activation::{Chunk, FloatActivations, is_few, turns};
+use crate::cpu::float_activation::{Chunk, FloatActivations, PART_ROWS, is_few, turns};
 use crate::cpu::parts;
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
@@ -20,9 +20,6 @@ const ROWS: usize = 8;
 
 /// Weight rows that a tile of activations is multiplied by at a time.
 const TILE_ROWS: usize = 4;
-
-/// Weight rows that are decoded together.
-pub(crate) const PART_ROWS: usize = 16;
 
 /// Tiles of [`PART_ROWS`].
 const TILES: usize = PART_ROWS / TILE_ROWS;
