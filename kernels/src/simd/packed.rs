@@ -229,6 +229,10 @@ pub(crate) struct Sums<W: Packed> {
     /// Sums in 32 bits.
     pub(crate) wide: W::Words,
     /// Pairs of sums in 16 bits that are not in `wide` yet.
+    #[cfg_attr(
+        not(isa = "avx2"),
+        expect(dead_code, reason = "only AVX2 adds in 16 bits")
+    )]
     pub(crate) narrow: W::Words,
 }
 
@@ -240,16 +244,6 @@ impl<W: Packed> Sums<W> {
             wide: start,
             narrow: simd.splat_word(0),
         }
-    }
-}
-
-/// Returns the number of words whose products fit sums of signed 16 bits; each word adds two products to a sum. It is 1
-/// for quants of 8 bits, which are signed.
-pub(crate) const fn words_in_16_bits(bits: u32) -> usize {
-    let largest = 2 * ((1 << bits) - 1) * 127;
-    match i16::MAX as usize / largest {
-        0 => 1,
-        n => n,
     }
 }
 

@@ -6,9 +6,7 @@ use std::arch::x86_64::*;
 use super::Avx2;
 use crate::simd::cpu_features;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::{
-    Packed, Sums, TileEncoding, TileQuants, WordBytes, each, unrolled, words_in_16_bits,
-};
+use crate::simd::packed::{Packed, Sums, TileEncoding, TileQuants, WordBytes, each, unrolled};
 use crate::simd::{Kernel, KernelInto, entry_points};
 
 /// Instructions that multiply quants. A value of an implementing type proves that they are available.
@@ -50,6 +48,16 @@ pub(crate) trait QuantDots: Copy + Send + Sync {
         part: usize,
         x: [&[u32; N]; C],
     ) -> [[__m256i; 2]; C];
+}
+
+/// Returns the number of words whose products fit sums of signed 16 bits; each word adds two products to a sum. It is 1
+/// for quants of 8 bits, which are signed.
+const fn words_in_16_bits(bits: u32) -> usize {
+    let largest = 2 * ((1 << bits) - 1) * 127;
+    match i16::MAX as usize / largest {
+        0 => 1,
+        n => n,
+    }
 }
 
 /// Sums of two products in 16 bits.
