@@ -165,7 +165,7 @@ pub(super) struct MachineArgs {
     no_repack: bool,
     /// Distance at which weights are prefetched, in cache lines of 64 bytes, or `streams`; 0 for no prefetching
     ///
-    /// `streams` interleaves prefetches of parts of a weight that are 4 KiB or more apart; without AVX-512 it is 96. The result does not depend on it
+    /// `streams` interleaves prefetches of parts of a weight that are 4 KiB or more apart. The result does not depend on it
     /// [default: measured on the first tokens]
     #[arg(long, value_name = "N|streams")]
     prefetch: Option<Prefetching>,

@@ -16,6 +16,9 @@ pub(crate) type Chunk = [f32; LANES];
 /// Registers of sums that products keep. The other four of sixteen hold weights.
 const SUMS: usize = 12;
 
+/// Weight rows that a tile of activations is multiplied by at a time.
+pub(crate) const TILE_ROWS: usize = 4;
+
 /// Weight rows that are multiplied by a block before the next ones.
 pub(crate) const PART_ROWS: usize = 16;
 
@@ -29,14 +32,40 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Fewest rows of a block: each block decodes the weights again.
 const MIN_BLOCK: usize = 48;
 
-/// Returns the number of turns in which the sums of `n` activation rows and one weight row fit the register file.
-pub(crate) const fn turns<S: Simd>(n: usize) -> usize {
-    (n * S::REGISTERS).div_ceil(SUMS)
+/// Activation rows of a tile, at least, that share the conversion of a weight.
+const WIDE_TILE: usize = 6;
+
+/// Activation rows up to which weights are converted for every tile.
+const MAX_TILED: usize = 32;
+
+/// The order of products with a float weight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// Row by row of the weight. The activations are not arranged.
+    Rows,
+    /// The same, but the registers hold half of the sums at a time, so that each row is read twice.
+    RowsInTwoTurns,
+    /// [`TILE_ROWS`] weight rows after another, converted for every tile of activations.
+    Tiles,
+    /// [`PART_ROWS`] weight rows after another, decoded part by part.
+    Parts,
 }
 
-/// Returns whether `n` activation rows are so few that they are not arranged.
-pub(crate) const fn is_few<S: Simd>(n: usize) -> bool {
-    turns::<S>(n) <= 2
+impl Order {
+    /// Returns whether converting a weight for every tile takes less time than decoding it to memory once.
+    pub(crate) const fn has_tiles<S: Simd>() -> bool {
+        S::COLUMNS >= WIDE_TILE
+    }
+
+    /// Returns the order for `n` activation rows.
+    pub(crate) const fn of<S: Simd>(n: usize) -> Order {
+        match (n * S::REGISTERS).div_ceil(SUMS) {
+            ..=1 => Order::Rows,
+            2 if !Order::has_tiles::<S>() => Order::RowsInTwoTurns,
+            _ if Order::has_tiles::<S>() && n <= MAX_TILED => Order::Tiles,
+            _ => Order::Parts,
+        }
+    }
 }
 
 /// Sizes of the arrangement of rows.
@@ -55,18 +84,22 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the sizes for `n` rows, or `None` if they are few.
+    /// Returns the sizes for `n` rows, if they are arranged.
     fn of<S: Simd>(n: usize, n_chunk: usize) -> Option<Sizes> {
-        if is_few::<S>(n) {
-            return None;
-        }
+        let (part, block) = match Order::of::<S>(n) {
+            Order::Rows | Order::RowsInTwoTurns => return None,
+            Order::Tiles => (n_chunk, n),
+            Order::Parts => {
+                let block = BLOCK_BYTES / size_of::<Chunk>() / (n_chunk + PART_ROWS);
+                (PART * S::REGISTERS, block.max(MIN_BLOCK))
+            }
+        };
         // Tiles are of about equal size.
         let tile = n.div_ceil(n.div_ceil(S::COLUMNS));
-        let block = BLOCK_BYTES / size_of::<Chunk>() / (n_chunk + PART_ROWS);
         Some(Sizes {
             n_chunk,
-            part: n_chunk.min(PART * S::REGISTERS),
-            block: block.max(MIN_BLOCK).next_multiple_of(tile),
+            part: n_chunk.min(part),
+            block: block.next_multiple_of(tile),
             tile,
             registers: S::REGISTERS,
         })

@@ -103,6 +103,12 @@ impl Weight {
         &self.bytes()[row * self.row_bytes..][..self.row_bytes]
     }
 
+    /// Addresses of the bytes from row `first` on.
+    pub(crate) fn addresses(&self, first: usize) -> Range<usize> {
+        let bytes = self.bytes().as_ptr_range();
+        bytes.start.addr() + first * self.row_bytes..bytes.end.addr()
+    }
+
     /// The bytes of consecutive rows, row by row.
     #[inline(always)]
     pub(crate) fn rows(&self, rows: Range<usize>) -> ChunksExact<'_, u8> {

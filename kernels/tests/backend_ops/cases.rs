@@ -55,7 +55,7 @@ fn cases_of<B: Backend + 'static>(types: impl Iterator<Item = DType>) -> Vec<Cas
             cases.push(matmul(&mut random, dtype, n, n_in, n_out));
         }
         // Widths of drafts, which have their own products.
-        for n in [4, 5, 6, 8, 12] {
+        for n in [4, 5, 6, 8, 12, 20] {
             cases.push(matmul(&mut random, dtype, n, 2 * block, 17));
         }
         cases.push(matmul(&mut random, dtype, 37, 512, 48));

@@ -123,8 +123,11 @@ pub(crate) fn multiply_all<'a>(cpu: &Cpu, place: Place, terms: impl IntoIterator
     let first: &Weight = first;
     let n = terms.iter().map(|term| term.x.n_rows()).max().unwrap_or(0);
     // What has just been repacked is in the caches.
-    let is_streamed =
-        cpu.prefetch.chosen().is_none() && terms.iter().all(|term| term.w.panels().is_some());
+    let is_read = |w: &Weight| match w.products {
+        Products::Quants(_) => w.panels().is_some(),
+        Products::Floats(_) => true,
+    };
+    let is_streamed = cpu.prefetch.chosen().is_none() && terms.iter().all(|term| is_read(term.w));
     let streamed = is_streamed.then(|| Streamed {
         weight: ptr::from_ref(first).addr(),
         bytes: terms.iter().map(|term| term.w.bytes().len()).sum(),
@@ -287,7 +290,15 @@ impl Task<'_> {
                 (kernels.multiply)(cpu.implementation, product);
             }
             (&Factor::Floats(x), Products::Floats(kernels)) => {
-                (kernels.multiply)(cpu.implementation, FloatProduct { w, x, first, out });
+                let product = FloatProduct {
+                    w,
+                    x,
+                    first,
+                    out,
+                    rows,
+                    prefetching,
+                };
+                (kernels.multiply)(cpu.implementation, product);
             }
             _ => unreachable!("the factor is that of another kind of weight"),
         }
@@ -295,9 +306,10 @@ impl Task<'_> {
 
     /// Returns the addresses of the weight from the first row on.
     fn addresses(&self) -> Range<usize> {
-        match self.w.panels() {
-            Some(panels) => panels.addresses(self.first),
-            None => 0..0,
+        match (self.w.panels(), self.w.products) {
+            (Some(panels), _) => panels.addresses(self.first),
+            (None, Products::Floats(_)) => self.w.addresses(self.first),
+            (None, Products::Quants(_)) => 0..0,
         }
     }
 }

@@ -6,20 +6,19 @@ use std::array::from_fn;
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use super::cpu_prefetch::RowPrefetches;
 use crate::cpu::arena::Arena;
 use crate::cpu::columns::ColumnsMut;
-use crate::cpu::float_activation::{Chunk, FloatActivations, PART_ROWS, is_few, turns};
+use crate::cpu::float_activation::{Chunk, FloatActivations, Order, PART_ROWS, Sizes, TILE_ROWS};
 use crate::cpu::parts;
+use crate::cpu::prefetch::Prefetching;
 use crate::cpu::weight::Weight;
 use crate::simd::dispatch::Implementation;
-use crate::simd::packed::array;
+use crate::simd::packed::{Prefetches, array};
 use crate::simd::{Kernel, Simd};
 
 /// Weight rows whose sums are stored together.
 const ROWS: usize = 8;
-
-/// Weight rows that a tile of activations is multiplied by at a time.
-const TILE_ROWS: usize = 4;
 
 /// Tiles of [`PART_ROWS`].
 const TILES: usize = PART_ROWS / TILE_ROWS;
@@ -56,6 +55,9 @@ pub(crate) struct FloatProduct<'a> {
     pub(crate) first: usize,
     /// One column per weight row, `(n, rows)`.
     pub(crate) out: ColumnsMut<'a>,
+    /// The weight rows that the thread multiplies one after another.
+    pub(crate) rows: Range<usize>,
+    pub(crate) prefetching: Prefetching,
 }
 
 /// [`FloatProduct`] for weights of `B`.
@@ -68,17 +70,20 @@ impl<B: FloatElement<BYTES>, const BYTES: usize> Kernel for OfElements<'_, B, BY
         macro_rules! by_rows {
             ($($n:literal),*) => {
                 match product.out.n_rows() {
-                    $($n if const { is_few::<S>($n) && turns::<S>($n) == 1 } => {
+                    $($n if const { matches!(Order::of::<S>($n), Order::Rows) } => {
                         product.in_registers::<S, B, BYTES, $n, 1>(simd)
                     }
-                    $n if const { is_few::<S>($n) && turns::<S>($n) == 2 } => {
+                    $n if const { matches!(Order::of::<S>($n), Order::RowsInTwoTurns) } => {
                         product.in_registers::<S, B, BYTES, $n, 2>(simd)
                     })*
-                    _ => product.in_tiles::<S, B, BYTES>(simd),
+                    n if const { Order::has_tiles::<S>() } && Order::of::<S>(n) == Order::Tiles => {
+                        product.in_tiles::<S, B, BYTES>(simd)
+                    }
+                    _ => product.in_parts::<S, B, BYTES>(simd),
                 }
             };
         }
-        by_rows!(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12);
+        by_rows!(1, 2, 3, 4, 5, 6);
     }
 }
 
@@ -118,13 +123,54 @@ impl FloatProduct<'_> {
         for rows in parts(self.out.n_cols(), ROWS) {
             let bytes = w.rows(self.first + rows.start..self.first + rows.end);
             for (row, bytes) in bytes.enumerate() {
+                let prefetches = self.prefetches(rows.start + row, 1);
                 let (chunks, rest) = bytes.as_chunks();
                 let mut last = [0; BYTES];
                 last[..rest.len()].copy_from_slice(rest);
                 let w = (chunks, (!rest.is_empty()).then_some(&last));
-                add_row::<S, B, BYTES, C, TURNS, 0>(simd, w, x, row, &mut sums);
+                add_row::<S, B, BYTES, C, TURNS, 0>(simd, w, x, row, prefetches, &mut sums);
                 if TURNS == 2 {
-                    add_row::<S, B, BYTES, C, TURNS, 1>(simd, w, x, row, &mut sums);
+                    add_row::<S, B, BYTES, C, TURNS, 1>(simd, w, x, row, None, &mut sums);
+                }
+            }
+            for (column, sums) in sums.iter().enumerate() {
+                self.store(simd, column, rows.clone(), *sums);
+            }
+        }
+    }
+
+    /// Converts weights in registers, [`TILE_ROWS`] rows at a time, for each tile of activations, which are arranged by
+    /// registers of chunks: the sums of a tile stay in registers.
+    #[inline(always)]
+    fn in_tiles<S: Simd, B: FloatElement<BYTES>, const BYTES: usize>(mut self, simd: S) {
+        let x = self.x;
+        let Sizes { n_chunk, tile, .. } = x.sizes().expect("as many rows are arranged");
+        let n = self.out.n_rows();
+        let arena = Arena::new();
+        let sums = arena.filled([simd.lanes(|_| simd.splat(0.0)); ROWS], n);
+        for rows in parts(self.out.n_cols(), ROWS) {
+            for some in parts(rows.len(), TILE_ROWS) {
+                let first = rows.start + some.start;
+                // Rows that are missing are copies of the last.
+                let row = |r: usize| self.w.row(self.first + first + r.min(some.len() - 1));
+                let w: [(&[[u8; BYTES]], &[u8]); TILE_ROWS] = array(|r| row(r).as_chunks());
+                let mut prefetches = self.prefetches(first, TILE_ROWS);
+                for register in 0..S::REGISTERS {
+                    let x = x.registers(simd, 0..n, 0..n_chunk, register);
+                    for tile in parts(n, tile) {
+                        let x = &x[tile.start * n_chunk..tile.end * n_chunk];
+                        let sums = &mut sums[tile.clone()];
+                        of_columns!(S, tile.len(), C => {
+                            let products =
+                                multiply_rows::<S, B, BYTES, C>(simd, &w, x, register, prefetches);
+                            for (column, sums) in sums.iter_mut().enumerate() {
+                                for (row, products) in products.iter().enumerate() {
+                                    sums[some.start + row][register] = products[column];
+                                }
+                            }
+                        });
+                        prefetches = None;
+                    }
                 }
             }
             for (column, sums) in sums.iter().enumerate() {
@@ -136,7 +182,7 @@ impl FloatProduct<'_> {
     /// Multiplies parts of some weight rows by tiles of activations. Both are arranged by registers of chunks, so that the
     /// sums of a tile stay in registers and one register of all weights of a part in the L1 cache.
     #[inline(always)]
-    fn in_tiles<S: Simd, B: FloatElement<BYTES>, const BYTES: usize>(mut self, simd: S) {
+    fn in_parts<S: Simd, B: FloatElement<BYTES>, const BYTES: usize>(mut self, simd: S) {
         let x = self.x;
         let sizes = x.sizes().expect("as many rows are arranged");
         let n = self.out.n_rows();
@@ -175,6 +221,14 @@ impl FloatProduct<'_> {
                 }
             }
         }
+    }
+
+    /// Returns what is prefetched while `n` rows from row `row` of this product on are multiplied.
+    #[inline(always)]
+    fn prefetches(&self, row: usize, n: usize) -> Option<RowPrefetches> {
+        let first = self.first + row;
+        let bytes = self.w.row(first);
+        RowPrefetches::of_rows(self.prefetching, bytes, (first, n), &self.rows)
     }
 
     /// Writes the products of some weight rows with a tile of activation rows.
@@ -284,11 +338,16 @@ fn add_row<
     (chunks, last): (&[[u8; BYTES]], Option<&[u8; BYTES]>),
     x: [&[Chunk]; C],
     row: usize,
+    prefetches: Option<RowPrefetches>,
     sums: &mut [[S::Lanes; ROWS]; C],
 ) {
     let registers = registers_of::<S, TURNS, TURN>();
     let mut acc = [simd.lanes(|_| simd.splat(0.0)); C];
+    let mut lines = Prefetches::NONE;
     for (k, w) in chunks.iter().enumerate() {
+        if let Some(prefetches) = prefetches {
+            prefetches.prefetch::<S, BYTES>(simd, k, &mut lines);
+        }
         let w = simd.lanes(|register| B::load_register(simd, w, register));
         add_chunk::<S, C, TURNS, TURN>(simd, w, array(|c| &x[c][k]), &mut acc);
     }
@@ -301,6 +360,44 @@ fn add_row<
             sums[row][register] = acc[register];
         }
     }
+}
+
+/// Multiplies one register of each chunk of some weight rows by `C` activation rows, `(n_chunk, C)`.
+#[inline(always)]
+fn multiply_rows<S: Simd, B: FloatElement<BYTES>, const BYTES: usize, const C: usize>(
+    simd: S,
+    w: &[(&[[u8; BYTES]], &[u8]); TILE_ROWS],
+    x: &[S::Vector],
+    register: usize,
+    prefetches: Option<RowPrefetches>,
+) -> [[S::Vector; C]; TILE_ROWS] {
+    let (x, _) = x.as_chunks::<C>();
+    let n_whole = w[0].0.len();
+    let whole: [&[[u8; BYTES]]; TILE_ROWS] = array(|row| &w[row].0[..n_whole]);
+    let mut sums = [[simd.splat(0.0); C]; TILE_ROWS];
+    let mut lines = Prefetches::NONE;
+    for (k, x) in x[..n_whole].iter().enumerate() {
+        for row in 0..TILE_ROWS {
+            if let Some(prefetches) = prefetches {
+                prefetches.prefetch::<S, BYTES>(simd, TILE_ROWS * k + row, &mut lines);
+            }
+            let w = B::load_register(simd, &whole[row][k], register);
+            for column in 0..C {
+                sums[row][column] = simd.mul_add(w, x[column], sums[row][column]);
+            }
+        }
+    }
+    if let Some(x) = x.get(n_whole) {
+        for row in 0..TILE_ROWS {
+            let mut last = [0; BYTES];
+            last[..w[row].1.len()].copy_from_slice(w[row].1);
+            let w = B::load_register(simd, &last, register);
+            for column in 0..C {
+                sums[row][column] = simd.mul_add(w, x[column], sums[row][column]);
+            }
+        }
+    }
+    sums
 }
 
 /// Adds the products of some registers of a chunk of a weight row and of the chunks of `C` activation rows.

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::cpu_fused::group_tiles;
 use crate::cpu::prefetch::Prefetching;
 use crate::cpu::repack::{Geometry, Interleaved, Line, Panel};
-use crate::simd::LANES;
 use crate::simd::packed::{MAX_FUSED, MAX_PASSES, Packed, Prefetches, ROWS, array};
+use crate::simd::{LANES, Simd};
 use crate::types::common::unpack::Unpack;
 
 /// Lines that a pass over a panel prefetches.
@@ -187,6 +187,77 @@ impl Streams {
     }
 }
 
+/// Lines that a product prefetches while it multiplies some weight rows of floats.
+#[derive(Clone, Copy)]
+pub(super) struct RowPrefetches {
+    /// The line of the first group, if there are no streams.
+    first: *const Line,
+    streams: Option<Streams>,
+}
+
+impl RowPrefetches {
+    /// Groups have one line of each stream.
+    const SHAPE: Shape = Shape::new(8);
+
+    /// Returns the lines for `n` rows from row `first` on, whose bytes are given. `rows` are the weight rows that the thread
+    /// multiplies one after another.
+    #[inline(always)]
+    pub(super) fn of_rows(
+        prefetching: Prefetching,
+        bytes: &[u8],
+        (first, n): (usize, usize),
+        rows: &Range<usize>,
+    ) -> Option<Self> {
+        let start = bytes.as_ptr().cast::<Line>();
+        let streams = match prefetching {
+            Prefetching::Distance(0) => return None,
+            Prefetching::Distance(_) => None,
+            Prefetching::Streams => {
+                let len = n * bytes.len() / size_of::<Line>();
+                let n_step = len.div_ceil(RowPrefetches::SHAPE.n_line);
+                let place = ((first - rows.start) / n, rows.len().div_ceil(n));
+                Streams::of_panel(start, len, n_step, place)
+            }
+        };
+        let distance = prefetching.distance().unwrap_or(Prefetching::WIDE_DISTANCE);
+        Some(RowPrefetches {
+            first: start.wrapping_add(distance),
+            streams,
+        })
+    }
+
+    /// Prefetches as many lines as chunk `number` of `BYTES` has, before it is multiplied. `lines` are those of the group
+    /// that are left.
+    #[inline(always)]
+    pub(super) fn prefetch<S: Simd, const BYTES: usize>(
+        self,
+        simd: S,
+        number: usize,
+        lines: &mut Prefetches,
+    ) {
+        let n_line = const { BYTES / size_of::<Line>() };
+        let n_chunk = const { RowPrefetches::SHAPE.n_line / (BYTES / size_of::<Line>()) };
+        if number.is_multiple_of(n_chunk) {
+            *lines = self.of_group(number / n_chunk);
+        }
+        lines.prefetch(simd, n_line);
+    }
+
+    /// Returns the lines of a group.
+    #[inline(always)]
+    fn of_group(self, number: usize) -> Prefetches {
+        match self.streams {
+            Some(streams) => streams.of_group(RowPrefetches::SHAPE, number),
+            None => {
+                let line = self
+                    .first
+                    .wrapping_add(number * RowPrefetches::SHAPE.n_line);
+                Prefetches::consecutive(line.cast())
+            }
+        }
+    }
+}
+
 /// Streams among the lines of a type.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
@@ -281,6 +352,54 @@ mod tests {
             // Streams are as long as those of the longest groups.
             let end = n_panel * len + window * n_step * shape.n_stream;
             prop_assert!(found.keys().all(|&line| line < end));
+        }
+    }
+
+    proptest! {
+        /// Rows of floats, one or four at a time. Those of a thread begin at a multiple of four.
+        #[test]
+        fn rows_prefetch_the_lines_of_later_rows(
+            n_line in 1..100usize,
+            n_row in prop::sample::select(&[1, 4][..]),
+            n_more in 0..40usize,
+            distance in 1..200usize,
+        ) {
+            let row_bytes = n_line * size_of::<Line>();
+            let len = n_row * n_line;
+            let n_group = len.div_ceil(RowPrefetches::SHAPE.n_line);
+            let first_window = Streams::window(n_group) * len;
+            let n_rows = n_row * MIN_WINDOWS * Streams::window(n_group) + n_more;
+            let bytes = vec![0; (4 + n_rows) * row_bytes];
+            let rows = 4..4 + n_rows;
+            let number = |line: *const u8| {
+                (line.addr() - bytes[4 * row_bytes..].as_ptr().addr()) / size_of::<Line>()
+            };
+            for prefetching in [Prefetching::Streams, Prefetching::Distance(distance)] {
+                // The row during which each line is prefetched first.
+                let mut found = HashMap::new();
+                for first in rows.clone().step_by(n_row) {
+                    let bytes = &bytes[first * row_bytes..][..row_bytes];
+                    let prefetches = RowPrefetches::of_rows(prefetching, bytes, (first, n_row), &rows);
+                    let prefetches = prefetches.expect("lines to prefetch");
+                    for group in 0..n_group {
+                        let mut lines = prefetches.of_group(group);
+                        for _ in 0..RowPrefetches::SHAPE.n_line {
+                            found.entry(number(lines.next())).or_insert(first - rows.start);
+                        }
+                    }
+                }
+                let (start, before) = match prefetching {
+                    Prefetching::Streams => (first_window, 0),
+                    Prefetching::Distance(distance) => (distance, 1),
+                };
+                for line in start..n_rows * n_line {
+                    let during = found.get(&line).copied().unwrap_or(n_rows);
+                    prop_assert!(during < line / n_line + before, "line {line} in row {during}");
+                }
+            }
+            let bytes = &bytes[..row_bytes];
+            let none = RowPrefetches::of_rows(Prefetching::Distance(0), bytes, (4, n_row), &rows);
+            prop_assert!(none.is_none());
         }
     }
 
