@@ -1,4 +1,4 @@
-//! Lines that products with few activation rows prefetch while they multiply a panel.
+//! Lines that products with few activation rows prefetch while they multiply a panel, or rows of floats.
 
 use std::ops::Range;
 
