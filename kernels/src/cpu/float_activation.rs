@@ -19,7 +19,7 @@ const SUMS: usize = 12;
 /// Weight rows that a tile of activations is multiplied by at a time.
 pub(crate) const TILE_ROWS: usize = 4;
 
-/// Weight rows that are multiplied by a block before the next ones.
+/// Weight rows that are decoded together and multiplied by a block.
 pub(crate) const PART_ROWS: usize = 16;
 
 /// Chunks of a part, for each register of a chunk: one register of [`PART_ROWS`] weight rows fills half of an L1 cache of
@@ -32,10 +32,10 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// Fewest rows of a block: each block decodes the weights again.
 const MIN_BLOCK: usize = 48;
 
-/// Activation rows of a tile, at least, that share the conversion of a weight.
+/// Fewest activation rows of a full tile for which weights are converted again for every tile.
 const WIDE_TILE: usize = 6;
 
-/// Activation rows up to which weights are converted for every tile.
+/// Most activation rows for which weights are converted again for every tile.
 const MAX_TILED: usize = 32;
 
 /// The order of products with a float weight.
@@ -45,9 +45,9 @@ pub(crate) enum Order {
     Rows,
     /// The same, but the registers hold half of the sums at a time, so that each row is read twice.
     RowsInTwoTurns,
-    /// [`TILE_ROWS`] weight rows after another, converted for every tile of activations.
+    /// [`TILE_ROWS`] weight rows at a time, converted in registers for every tile of activations.
     Tiles,
-    /// [`PART_ROWS`] weight rows after another, decoded part by part.
+    /// [`PART_ROWS`] weight rows at a time, decoded to memory part by part.
     Parts,
 }
 

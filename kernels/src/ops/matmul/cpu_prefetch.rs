@@ -190,7 +190,7 @@ impl Streams {
 /// Lines that a product prefetches while it multiplies some weight rows of floats.
 #[derive(Clone, Copy)]
 pub(super) struct RowPrefetches {
-    /// The line of the first group, if there are no streams.
+    /// The first line to prefetch, if there are no streams.
     first: *const Line,
     streams: Option<Streams>,
 }
