@@ -55,8 +55,12 @@ struct Word([u8; 256]);
 /// Guard before and after each allocation.
 const GUARD: Word = Word([0xa5; 256]);
 
-/// Builds of all units. The lock is held while a kernel runs, because shared memory is static.
-static BUILDS: Mutex<Option<HashMap<Unit, Arc<Library>>>> = Mutex::new(None);
+/// A unit's build, once a kernel of it was launched. The lock is held while a kernel runs, because shared memory is
+/// static.
+type Build = Arc<Mutex<Option<Library>>>;
+
+/// Builds of all units.
+static BUILDS: Mutex<Option<HashMap<Unit, Build>>> = Mutex::new(None);
 
 /// Returns the compiler and its version; `None` if none is installed.
 fn compiler() -> Option<&'static (String, String)> {
@@ -217,15 +221,17 @@ impl Device for Emulated {
     unsafe fn launch(&self, launch: &Launch) -> Result<(), DeviceError> {
         let Launch { kernel, grid, args } = *launch;
         self.n_launched.fetch_add(1, Ordering::Relaxed);
-        let mut builds = BUILDS.lock().expect("no panic while it is locked");
-        let library = builds
-            .get_or_insert_default()
-            .entry(kernel.unit)
-            .or_insert_with(|| {
-                let path = Emulated::build(kernel.unit);
-                // SAFETY: built from our sources, without harmful initialisers.
-                Arc::new(unsafe { Library::new(path) }.expect("a build that loads"))
-            });
+        let build = {
+            let mut builds = BUILDS.lock().expect("no panic while it is locked");
+            let builds = builds.get_or_insert_default();
+            Arc::clone(builds.entry(kernel.unit).or_default())
+        };
+        let mut library = build.lock().expect("no panic while it is locked");
+        let library = library.get_or_insert_with(|| {
+            let path = Emulated::build(kernel.unit);
+            // SAFETY: built from our sources, without harmful initialisers.
+            unsafe { Library::new(path) }.expect("a build that loads")
+        });
         let symbol = format!("{}_launch", kernel.name);
         // SAFETY: the signature that the header gives every kernel; the rest is the caller's promise.
         let wrong = unsafe {
