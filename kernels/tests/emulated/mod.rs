@@ -55,8 +55,8 @@ struct Word([u8; 256]);
 /// Guard before and after each allocation.
 const GUARD: Word = Word([0xa5; 256]);
 
-/// A unit's build, once a kernel of it was launched. The lock is held while a kernel runs, because shared memory is
-/// static.
+/// The build of a unit, made when its first kernel is launched. It is locked while a kernel runs: threads and shared
+/// memory are static variables of the build.
 type Build = Arc<Mutex<Option<Library>>>;
 
 /// Builds of all units.
