@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the unit tests of the crates with unsafe code under AddressSanitizer, and every operation of the kernels with every
-# instruction set of this CPU. The stable compiler has the instrumentation, but needs permission to use it. The fuzz
-# targets are built with it as well, in CI except for the kernels.
+# instruction set of this CPU. The stable compiler has the instrumentation, but needs permission to use it. `fuzz/run`
+# builds with it as well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=$(rustc -vV | sed -n 's/^host: //p')

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::util::root;
 
 /// Workspace crates, by their folders, that each crate may use, in tests and benches too.
-const MAY_USE: [(&str, &[&str]); 12] = [
+const MAY_USE: [(&str, &[&str]); 13] = [
     ("schemas", &[]),
     ("kernels", &["schemas"]),
     ("convert", &["fixtures", "kernels", "schemas"]),
@@ -26,6 +26,13 @@ const MAY_USE: [(&str, &[&str]); 12] = [
         ],
     ),
     ("python", &["cli", "kernels", "runner", "schemas", "verify"]),
+    (
+        "fuzz",
+        &[
+            "cli", "convert", "fixtures", "hub", "kernels", "quantize", "runner", "schemas",
+            "verify",
+        ],
+    ),
     ("fixtures", &["schemas"]),
 ];
 
@@ -80,10 +87,8 @@ fn crates_use_what_they_may() {
         // A library has the name of its folder; packages are `specconv` and `specconv-*`.
         let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
         let folder = folder.to_string_lossy();
-        let Some((_, may_use)) = MAY_USE.iter().find(|(name, _)| *name == folder) else {
-            // The fuzz target is a separate workspace.
-            continue;
-        };
+        let listed = MAY_USE.iter().find(|(name, _)| *name == folder);
+        let (_, may_use) = listed.unwrap_or_else(|| panic!("{folder} is not listed"));
         assert!(text.contains("name = \"specconv"), "{}", name(&path));
         checked.insert(folder.into_owned());
         let mut section = "";

@@ -1,11 +1,11 @@
 //! Files given on the command line, and files of checkpoint folders.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::Arc;
 
-use clap::Parser;
-use cli::specconv;
+use cli::embedded::{self, Program};
 use convert::{ConvertConfig, MtpMode, OutType};
 use runner::speculate::lookup::Lookup;
 use schemas::gguf::{Output, WriteConfig, write};
@@ -14,142 +14,178 @@ use tempfile::TempDir;
 use verify::divergence::logits_file::LogitsReader;
 use verify::prompts;
 
+use crate::Run;
+
 /// Vocabulary size for lookup files.
 const N_VOCAB: usize = 1000;
 
-/// Returns a folder of this process with a copy of a small checkpoint.
-fn checkpoint(name: &str) -> &'static Path {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
+/// A file that has the input of each run, in a folder of its own.
+pub(crate) struct InputFile {
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl InputFile {
+    pub(crate) fn new() -> InputFile {
         let folder = tempfile::tempdir().expect("the system has room for a folder");
-        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference");
-        let files = fs::read_dir(reference.join(name)).expect("the checkpoint is there");
-        for file in files.flatten() {
-            fs::copy(file.path(), folder.path().join(file.file_name())).expect("it can be copied");
+        InputFile {
+            path: folder.path().join("file"),
+            _folder: folder,
         }
-        folder
-    });
-    folder.path()
-}
+    }
 
-/// Writes the bytes to a file of this process.
-pub(crate) fn file(bytes: &[u8]) -> PathBuf {
-    static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("the system has room"));
-    let path = folder.path().join("file");
-    fs::write(&path, bytes).expect("the folder can be written");
-    path
-}
-
-/// Plans a conversion of the checkpoint with one file replaced, and reads the planned tensors.
-fn convert(name: &str, replaced: &str, bytes: &[u8]) {
-    let folder = checkpoint(name);
-    fs::write(folder.join(replaced), bytes).expect("the folder can be written");
-    let config = ConvertConfig {
-        checkpoint: folder.to_owned(),
-        remote: None,
-        outtype: OutType::Auto,
-        mtp: MtpMode::Inline,
-        clusters: true,
-        tokenizer_from: None,
-        target: None,
-    };
-    if let Ok(converted) = convert::plan(&config) {
-        for tensor in &converted.plan.tensors {
-            let _ = tensor.read_all();
-        }
+    /// Writes an input, and returns the path of the file.
+    pub(crate) fn with(&self, bytes: &[u8]) -> &Path {
+        fs::write(&self.path, bytes).expect("the folder can be written");
+        &self.path
     }
 }
 
-pub(crate) fn gguf(bytes: &[u8]) {
-    let _ = schemas::gguf::check(bytes);
+/// Passes each input as a file.
+fn in_a_file(read: impl Fn(&Path) -> bool + 'static) -> Run {
+    let file = InputFile::new();
+    Box::new(move |bytes| read(file.with(bytes)))
 }
 
-/// Fuzzes the header of a safetensors file.
-pub(crate) fn safetensors(bytes: &[u8]) {
-    convert("llama-spm", "model.safetensors", bytes);
+/// Returns the folder of a checkpoint.
+fn reference(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/reference");
+    folder.join(name)
 }
 
-pub(crate) fn config(bytes: &[u8]) {
-    convert("llama-spm", "config.json", bytes);
+/// Plans conversions of a checkpoint with one file replaced, and reads the planned tensors.
+fn convert(name: &str, replaced: &'static str) -> Run {
+    let folder = tempfile::tempdir().expect("the system has room for a folder");
+    let files = fs::read_dir(reference(name)).expect("the checkpoint is there");
+    for file in files.flatten() {
+        fs::copy(file.path(), folder.path().join(file.file_name())).expect("it can be copied");
+    }
+    Box::new(move |bytes| {
+        fs::write(folder.path().join(replaced), bytes).expect("the folder can be written");
+        let config = ConvertConfig {
+            checkpoint: folder.path().to_owned(),
+            remote: None,
+            outtype: OutType::Auto,
+            mtp: MtpMode::Inline,
+            clusters: true,
+            tokenizer_from: None,
+            target: None,
+        };
+        convert::plan(&config).is_ok_and(|converted| {
+            let mut read = converted
+                .plan
+                .tensors
+                .iter()
+                .map(|tensor| tensor.read_all());
+            read.all(|bytes| bytes.is_ok())
+        })
+    })
 }
 
-pub(crate) fn tokenizer(bytes: &[u8]) {
-    convert("llama", "tokenizer.json", bytes);
+/// Runs a command of `specconv` that writes nothing; what it prints is not shown. True if it could run.
+fn specconv(args: &[&OsStr]) -> bool {
+    let args = [&[OsStr::new("specconv")], args].concat();
+    let args = args.into_iter().map(OsStr::to_owned).collect();
+    embedded::run(
+        Program::Specconv,
+        args,
+        Box::new(|_, _| ()),
+        &Arc::default(),
+    )
+    .is_ok()
 }
 
-pub(crate) fn sentencepiece(bytes: &[u8]) {
-    convert("llama-spm", "tokenizer.model", bytes);
+pub(crate) fn gguf() -> Run {
+    Box::new(|bytes| schemas::gguf::check(bytes).is_ok())
 }
 
-pub(crate) fn imatrix(bytes: &[u8]) {
-    let _ = quantize::Imatrix::open(&file(bytes));
+/// Fuzzes the header of a safetensors file, which the data of the checkpoint follows.
+pub(crate) fn safetensors() -> Run {
+    let (checkpoint, name) = ("llama-spm", "model.safetensors");
+    let model = fs::read(reference(checkpoint).join(name)).expect("the file is there");
+    let (n_header, rest) = model.split_first_chunk().expect("a length");
+    let data = rest[u64::from_le_bytes(*n_header) as usize..].to_vec();
+    let run = convert(checkpoint, name);
+    Box::new(move |header| run(&[header, &data].concat()))
+}
+
+pub(crate) fn config() -> Run {
+    convert("llama-spm", "config.json")
+}
+
+pub(crate) fn tokenizer() -> Run {
+    convert("llama", "tokenizer.json")
+}
+
+pub(crate) fn sentencepiece() -> Run {
+    convert("llama-spm", "tokenizer.model")
+}
+
+pub(crate) fn imatrix() -> Run {
+    in_a_file(|path| quantize::Imatrix::open(path).is_ok())
 }
 
 /// Fuzzes recipes and prompt files, which are both text.
-pub(crate) fn recipe(bytes: &[u8]) {
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = prompts::parse(Path::new("prompts.jsonl"), text);
-    }
-    let path = file(bytes);
-    // `--print-recipe` prints the parsed recipe and does nothing else.
-    let arguments = ["specconv", "quantize", "--print-recipe", "--recipe"].map(PathBuf::from);
-    let command = specconv::Cli::try_parse_from(arguments.into_iter().chain([path]));
-    let _ = specconv::run(&command.expect("the arguments are valid"));
+pub(crate) fn recipe() -> Run {
+    in_a_file(|path| {
+        let prompts = fs::read_to_string(path)
+            .is_ok_and(|text| prompts::parse(Path::new("prompts.jsonl"), &text).is_ok());
+        // It prints the parsed recipe and does nothing else.
+        let flags = ["quantize", "--print-recipe", "--recipe"].map(OsStr::new);
+        specconv(&[&flags[..], &[path.as_os_str()]].concat()) || prompts
+    })
 }
 
-pub(crate) fn lookup(bytes: &[u8]) {
-    let _ = Lookup::read(&file(bytes), N_VOCAB);
+pub(crate) fn lookup() -> Run {
+    in_a_file(|path| Lookup::read(path, N_VOCAB).is_ok())
 }
 
-pub(crate) fn logits(bytes: &[u8]) {
-    let _ = LogitsReader::open(&file(bytes));
+pub(crate) fn logits() -> Run {
+    in_a_file(|path| LogitsReader::open(path).is_ok())
 }
 
-pub(crate) fn vocab_map(bytes: &[u8]) {
-    if let Ok(plan) = schemas::gguf::open(&file(bytes)) {
-        let _ = VocabMap::from_plan(&plan);
-    }
+pub(crate) fn vocab_map() -> Run {
+    in_a_file(|path| schemas::gguf::open(path).is_ok_and(|plan| VocabMap::from_plan(&plan).is_ok()))
 }
 
 /// Fuzzes files of embeddings, NumPy or safetensors, which a prompt names.
-pub(crate) fn embeddings(bytes: &[u8]) {
-    let prompts = file(bytes).with_file_name("prompts.jsonl");
-    let line = r#"{"id": "a", "parts": [{"embeddings": "file"}]}"#;
-    let _ = prompts::parse(&prompts, line);
-}
-
-/// Returns a draft without a vocabulary map, whose output has a row for each of a hundred tokens.
-fn draft() -> &'static Path {
-    static DRAFT: OnceLock<(TempDir, PathBuf)> = OnceLock::new();
-    let (_, path) = DRAFT.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("the system has room for a folder");
-        let target = fixtures::all().next().expect("there are architectures");
-        let [mut plan, _] = fixtures::eagle3(&target);
-        plan.tensors.retain(|tensor| tensor.name != D2T);
-        let path = folder.path().join("draft.gguf");
-        let output = Output {
-            plan: &plan,
-            path: &path,
-        };
-        write(&[output], &WriteConfig::new()).expect("the folder can be written");
-        (folder, path)
-    });
-    path
+pub(crate) fn embeddings() -> Run {
+    in_a_file(|path| {
+        let line = r#"{"id": "a", "parts": [{"embeddings": "file"}]}"#;
+        prompts::parse(&path.with_file_name("prompts.jsonl"), line).is_ok()
+    })
 }
 
 /// Fuzzes draft-to-target maps: NumPy, JSON and text are recognized by their contents, safetensors by the
 /// name of the file.
-pub(crate) fn draft_map(bytes: &[u8]) {
-    let path = file(bytes);
-    let renamed = path.with_file_name("map.safetensors");
-    fs::write(&renamed, bytes).expect("the folder can be written");
-    for map in [path, renamed] {
-        let out = map.with_file_name("mapped.gguf");
-        let arguments = ["specconv", "graft-vocab", "--dry-run", "--draft"].map(PathBuf::from);
-        let arguments = arguments.into_iter().chain([draft().to_owned()]);
-        let arguments = arguments.chain(["--map".into(), map, "-o".into(), out]);
-        let command = specconv::Cli::try_parse_from(arguments);
-        let _ = specconv::run(&command.expect("the arguments are valid"));
-    }
+pub(crate) fn draft_map() -> Run {
+    let folder = tempfile::tempdir().expect("the system has room for a folder");
+    let draft = folder.path().join("draft.gguf");
+    write_draft(&draft);
+    let check = move |name: &str, bytes: &[u8]| {
+        let map = folder.path().join(name);
+        fs::write(&map, bytes).expect("the folder can be written");
+        let out = folder.path().join("mapped.gguf");
+        let [command, dry_run] = ["graft-vocab", "--dry-run"].map(OsStr::new);
+        let [draft_flag, map_flag, out_flag] = ["--draft", "--map", "-o"].map(OsStr::new);
+        let files = [
+            draft_flag,
+            draft.as_os_str(),
+            map_flag,
+            map.as_os_str(),
+            out_flag,
+            out.as_os_str(),
+        ];
+        specconv(&[&[command, dry_run], &files[..]].concat())
+    };
+    Box::new(move |bytes| check("map", bytes) | check("map.safetensors", bytes))
+}
+
+/// Writes a draft without a vocabulary map, whose output has a row for each of a hundred tokens.
+fn write_draft(path: &Path) {
+    let target = fixtures::all().next().expect("there are architectures");
+    let [mut plan, _] = fixtures::eagle3(&target);
+    plan.tensors.retain(|tensor| tensor.name != D2T);
+    let output = Output { plan: &plan, path };
+    write(&[output], &WriteConfig::new()).expect("the folder can be written");
 }

@@ -1,25 +1,36 @@
-//! Responses of a Hub: every request is answered with the fuzzed bytes.
+//! Responses of a Hub: the bytes before the first zero byte answer the request for the list of files, the others those for
+//! files. Without a zero byte all requests get the same response.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hub::{Hub, HubConfig, Network, Reference, Retry, Timeouts};
 
-use crate::loopback;
+use crate::{Run, loopback};
 
-/// Response of the server.
-static ANSWER: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+pub(crate) fn answer() -> Run {
+    let answer = Arc::new(Mutex::new(Vec::<u8>::new()));
+    let served = Arc::clone(&answer);
+    let url = loopback::start(move |path| {
+        let answer = served.lock().expect("no holder of it panics");
+        let mut answers = answer.splitn(2, |&byte| byte == 0);
+        let listing = answers.next().unwrap_or_default();
+        let file = answers.next().unwrap_or(listing);
+        let is_listing = path.starts_with("/api/");
+        if is_listing { listing } else { file }.to_vec()
+    });
+    Box::new(move |bytes| {
+        *answer.lock().expect("no holder of it panics") = bytes.to_vec();
+        fetch(&url)
+    })
+}
 
 /// Opens a repository and fetches a file in both ways.
-pub(crate) fn answer(bytes: &[u8]) {
-    static URL: OnceLock<String> = OnceLock::new();
-    let current = |_: &str| ANSWER.lock().expect("no holder of it panics").clone();
-    let url = URL.get_or_init(|| loopback::start(current));
-    *ANSWER.lock().expect("no holder of it panics") = bytes.to_vec();
+fn fetch(url: &str) -> bool {
     let cache = tempfile::tempdir().expect("the system has room");
     let second = Duration::from_secs(1);
     let hub = Hub::new(HubConfig {
-        endpoint: url.clone(),
+        endpoint: url.to_owned(),
         token: None,
         cache: cache.path().to_owned(),
         network: Network::Online,
@@ -39,13 +50,13 @@ pub(crate) fn answer(bytes: &[u8]) {
     });
     let reference: Reference = "hf://org/name".parse().expect("a valid name");
     let Ok(repo) = hub.open(&reference) else {
-        return;
+        return false;
     };
     let names: Vec<String> = repo.files().take(2).map(str::to_owned).collect();
-    for name in names {
-        let _ = repo.fetch(&name);
-        if let Ok(Some(file)) = repo.open(&name) {
-            let _ = file.read_at(0, &mut [0; 16]);
-        }
-    }
+    let read = names.iter().map(|name| {
+        let fetched = repo.fetch(name).is_ok();
+        let file = repo.open(name).ok().flatten();
+        fetched | file.is_some_and(|file| file.read_at(0, &mut [0; 16]).is_ok())
+    });
+    read.fold(false, |any, read| any | read)
 }

@@ -2,25 +2,28 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
 
 /// Longest request body that is read.
 const MAX_BODY: u64 = 1 << 20;
 
 /// Starts a server; returns its URL. `answer` gets the path of a request and returns the whole response.
-pub(crate) fn start(answer: fn(&str) -> Vec<u8>) -> String {
+pub(crate) fn start(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     let port = listener.local_addr().expect("it is bound").port();
+    let answer = Arc::new(answer);
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            thread::spawn(move || serve(&stream, answer));
+            let answer = Arc::clone(&answer);
+            thread::spawn(move || serve(&stream, &*answer));
         }
     });
     format!("http://127.0.0.1:{port}")
 }
 
 /// Sends the response to one request and closes the connection.
-fn serve(mut stream: &TcpStream, answer: fn(&str) -> Vec<u8>) {
+fn serve(mut stream: &TcpStream, answer: &dyn Fn(&str) -> Vec<u8>) {
     let mut reader = BufReader::new(stream);
     let mut head = Vec::new();
     loop {

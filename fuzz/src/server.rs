@@ -1,15 +1,12 @@
 //! Responses of a running server that `specrun verify --url` checks.
 
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use verify::prompts;
 use verify::server::{ServerCheckConfig, check_server};
 
-use crate::loopback;
-
-/// Bodies of the responses, separated by zero bytes, for [`PATHS`] in order.
-static BODIES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+use crate::{Run, loopback};
 
 /// Paths with a body of their own; all others have the last body.
 const PATHS: [&str; 5] = [
@@ -20,9 +17,9 @@ const PATHS: [&str; 5] = [
     "/v1/completions",
 ];
 
-/// Returns the response to a request: status 200 with the path's body, or 404 if that is empty.
-fn answer(path: &str) -> Vec<u8> {
-    let bodies = BODIES.lock().expect("no holder of it panics");
+/// Returns the response to a request: status 200 with the path's body, or 404 if that is empty. The bodies are those for
+/// [`PATHS`] in order, separated by zero bytes.
+fn answer(path: &str, bodies: &[u8]) -> Vec<u8> {
     let mut bodies = bodies.split(|&byte| byte == 0);
     let place = PATHS.iter().position(|known| *known == path);
     let body = bodies.nth(place.unwrap_or(PATHS.len())).unwrap_or_default();
@@ -30,23 +27,35 @@ fn answer(path: &str) -> Vec<u8> {
         [] => "404 Not Found",
         _ => "200 OK",
     };
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
+pub(crate) fn checked() -> Run {
+    let bodies = Arc::new(Mutex::new(Vec::new()));
+    let served = Arc::clone(&bodies);
+    let url =
+        loopback::start(move |path| answer(path, &served.lock().expect("no holder of it panics")));
+    Box::new(move |bytes| {
+        *bodies.lock().expect("no holder of it panics") = bytes.to_vec();
+        check(&url)
+    })
+}
+
 /// Checks a server with one prompt.
-pub(crate) fn checked(bytes: &[u8]) {
-    static URL: OnceLock<String> = OnceLock::new();
-    let url = URL.get_or_init(|| loopback::start(answer));
-    *BODIES.lock().expect("no holder of it panics") = bytes.to_vec();
+fn check(url: &str) -> bool {
     let prompts = prompts::parse(Path::new("p.jsonl"), r#"{"id": "a", "prompt": "text"}"#);
     let prompts = prompts.expect("a valid line");
-    let _ = check_server(&ServerCheckConfig {
-        url: url.clone(),
-        url2: Some(url.clone()),
+    let checked = check_server(&ServerCheckConfig {
+        url: url.to_owned(),
+        url2: Some(url.to_owned()),
         key: None,
         prompts,
         n_predict: 4,
         n_concurrent: 2,
     });
+    checked.is_ok()
 }

@@ -205,7 +205,7 @@ fn sizes(cpu: &Cpu, n: usize, n_chunk: usize) -> Option<Sizes> {
         }
     }
     let mut sizes = None;
-    cpu.implementation.run(Find {
+    cpu.implementation.run_operation(Find {
         n,
         n_chunk,
         sizes: &mut sizes,

@@ -145,7 +145,9 @@ impl Cpu {
         I: IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
         K: Kernel,
     {
-        self.for_each(work, tasks, |task| self.implementation.run(kernel(task)));
+        self.for_each(work, tasks, |task| {
+            self.implementation.run_operation(kernel(task))
+        });
     }
 
     /// Calls a function for each task, on all threads if `work`, in multiply-adds, is large enough.

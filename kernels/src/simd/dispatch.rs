@@ -190,21 +190,34 @@ impl Implementation {
         each!(self, simd => simd.run(kernel));
     }
 
-    /// Runs products of quants, compiled for this instruction set. Unit tests run the portable ones, so that they
-    /// compile a quarter faster; `kernels/tests` compares all.
-    pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
-        match self {
-            #[cfg(test)]
-            _ => Portable.run(kernel),
-            #[cfg(all(not(test), isa = "avxvnni"))]
-            Implementation::AvxVnni(simd) => simd.run(kernel),
-            #[cfg(not(test))]
-            _ => self.run(kernel),
-        }
-    }
-
     /// Runs a kernel that writes to `out`, compiled for this instruction set.
     pub(crate) fn run_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
         each!(self, simd => simd.run_into(kernel, out));
+    }
+
+    /// Runs a kernel of an operation. Unit tests run the portable one, as those of products and types, so that they
+    /// compile faster; `kernels/tests` compares all.
+    pub(crate) fn run_operation<K: Kernel>(self, kernel: K) {
+        #[cfg(test)]
+        Portable.run(kernel);
+        #[cfg(not(test))]
+        self.run(kernel);
+    }
+
+    /// Runs products of quants.
+    pub(crate) fn run_products<K: Kernel>(self, kernel: K) {
+        match self {
+            #[cfg(all(not(test), isa = "avxvnni"))]
+            Implementation::AvxVnni(simd) => simd.run(kernel),
+            _ => self.run_operation(kernel),
+        }
+    }
+
+    /// Runs a kernel of a type, which writes to `out`.
+    pub(crate) fn run_operation_into<K: KernelInto<O>, O: ?Sized>(self, kernel: K, out: &mut O) {
+        #[cfg(test)]
+        Portable.run_into(kernel, out);
+        #[cfg(not(test))]
+        self.run_into(kernel, out);
     }
 }

@@ -104,7 +104,7 @@ impl AttentionOp for Cpu {
         }
         self.distribute(work, &mut all, distribution, |task| {
             let attend = Attend { shape, k, v, task };
-            self.implementation.run(attend);
+            self.implementation.run_operation(attend);
         });
         let mut joins = Vec::new_in(&arena);
         let mut outs = &mut outs[..];

@@ -42,7 +42,9 @@ impl FloatKernels {
     /// The functions of elements `B`, 32 of which take `BYTES`.
     pub(crate) const fn of<B: FloatElement<BYTES>, const BYTES: usize>() -> FloatKernels {
         FloatKernels {
-            multiply: |on, product| on.run(OfElements::<B, BYTES>(product, PhantomData)),
+            multiply: |on, product| {
+                on.run_operation(OfElements::<B, BYTES>(product, PhantomData));
+            },
         }
     }
 }

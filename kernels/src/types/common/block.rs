@@ -82,7 +82,7 @@ fn dequantize<B: Block<LEN>, const LEN: usize>(on: Implementation, bytes: &[u8],
     let blocks = blocks::<B>(bytes);
     let out = whole_chunks_mut(out);
     assert_eq!(blocks.len(), out.len(), "blocks in and out");
-    on.run_into(Dequantize { blocks }, out);
+    on.run_operation_into(Dequantize { blocks }, out);
 }
 
 struct Dequantize<'a, B> {
@@ -110,7 +110,7 @@ fn quantize<B: Block<LEN>, const LEN: usize>(
     assert!(x.len().is_multiple_of(row_blocks), "whole rows");
     let chunk = (CHUNK_LEN / LEN / row_blocks).max(1) * row_blocks;
     for (x, out) in x.chunks(chunk).zip(out.chunks_mut(chunk)) {
-        on.run_into(QuantizeRows { x, weights }, out);
+        on.run_operation_into(QuantizeRows { x, weights }, out);
     }
 }
 
@@ -132,7 +132,7 @@ fn find_invalid<B: Block<LEN>, const LEN: usize>(
 ) -> Option<Invalid> {
     let mut found = None;
     let blocks = blocks::<B>(bytes);
-    on.run_into(FindInvalid::<B, LEN> { blocks }, &mut found);
+    on.run_operation_into(FindInvalid::<B, LEN> { blocks }, &mut found);
     found
 }
 

@@ -70,11 +70,17 @@ impl CacheAccess {
     {
         CacheAccess {
             name,
-            transpose: |on, rows, out| on.run_into(Transpose::<B, BYTES>(rows, PhantomData), out),
-            decode: |on, rows, out| on.run_into(Decode::<B, BYTES>(rows, PhantomData), out),
-            score: |on, heads, out| on.run_into(Score::<B, BYTES>(heads, PhantomData), out),
+            transpose: |on, rows, out| {
+                on.run_operation_into(Transpose::<B, BYTES>(rows, PhantomData), out)
+            },
+            decode: |on, rows, out| {
+                on.run_operation_into(Decode::<B, BYTES>(rows, PhantomData), out)
+            },
+            score: |on, heads, out| {
+                on.run_operation_into(Score::<B, BYTES>(heads, PhantomData), out)
+            },
             add_values: |on, values, out| {
-                on.run_into(AddValues::<B, BYTES>(values, PhantomData), out);
+                on.run_operation_into(AddValues::<B, BYTES>(values, PhantomData), out);
             },
             mark_invalid: |x, chunks| {
                 let chunks = chunks.as_chunks_mut().0;
