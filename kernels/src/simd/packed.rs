@@ -109,11 +109,31 @@ macro_rules! each {
 }
 pub(crate) use each;
 
+/// An array of a constant number of elements, 1 or 2, each the value of an expression for its index, as above.
+macro_rules! each_of {
+    ($i:ident < $n:expr => $element:expr) => {{
+        const { assert!($n == 1 || $n == 2) };
+        let mut elements = {
+            let $i = 0;
+            [$element; $n]
+        };
+        if const { $n == 2 } {
+            let $i = 1;
+            elements[$i] = $element;
+        }
+        elements
+    }};
+}
+pub(crate) use each_of;
+
 /// Evaluates an expression for each index below a constant of at most 2, 4 or 8. Not a loop, so that what depends on the
 /// index is constant.
 macro_rules! unrolled {
     ($i:ident of 2 => $body:expr) => {
         unrolled!($i of [0 1] < 2 => $body)
+    };
+    ($i:ident of 2 < $n:expr => $body:expr) => {
+        unrolled!($i of [0 1] < $n => $body)
     };
     ($i:ident of 4 < $n:expr => $body:expr) => {
         unrolled!($i of [0 1 2 3] < $n => $body)
@@ -327,19 +347,33 @@ pub(crate) trait Packed: Copy {
         x: [u32; 4],
     ) -> Self::Words;
 
-    /// [`Packed::add_products`] that prefetches `counts` lines after the words.
+    /// Adds the products of each of `P` panels, 1 or 2, like [`Packed::add_products`], and prefetches `counts` lines after
+    /// the words.
     #[inline(always)]
-    fn add_products_and_prefetch<const BITS: u32>(
+    fn add_products_and_prefetch<const BITS: u32, const P: usize>(
         self,
-        sums: Self::Words,
-        quants: [Self::Words; 4],
+        mut sums: [Self::Words; P],
+        quants: [[Self::Words; 4]; P],
         x: [u32; 4],
         counts: [usize; 4],
         prefetches: &mut Prefetches,
-    ) -> Self::Words {
-        let sums = self.add_products::<BITS>(sums, quants, x);
+    ) -> [Self::Words; P] {
+        for p in 0..P {
+            sums[p] = self.add_products::<BITS>(sums[p], quants[p], x);
+        }
         each!(4, word => prefetches.prefetch(self, counts[word]));
         sums
+    }
+
+    /// Returns the slices. An instruction set whose products share loads of activations makes the compiler load from them
+    /// after `words` are computed; it would load the activations of all rows first, and store them again.
+    #[inline(always)]
+    fn in_order<'a, T, const P: usize>(
+        self,
+        _words: &mut [Self::Words; P],
+        slices: [&'a [T]; 2],
+    ) -> [&'a [T]; 2] {
+        slices
     }
 
     /// Adds the products of two words, like [`Packed::add_products`], and keeps the order of these calls. The sums have the

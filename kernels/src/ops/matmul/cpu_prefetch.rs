@@ -15,35 +15,42 @@ pub(super) struct PassPrefetches {
     distances: Distances,
     /// Instead of the lines at a distance.
     streams: Option<Streams>,
+    /// Lines of a panel.
+    len: usize,
+    /// End of the first panel.
+    end: *const Line,
 }
 
 impl PassPrefetches {
-    /// Returns the lines of one of several passes over a panel that starts at `row`, for `n` activation rows in all. `rows`
-    /// are the weight rows that the thread multiplies one after another.
+    /// Returns the lines of one of several passes over `P` panels that start at `row`, for `n` activation rows in all.
+    /// `rows` are the weight rows that the thread multiplies one after another.
     #[inline(always)]
-    pub(super) fn of_pass<W: Packed, T: Unpack>(
+    pub(super) fn of_pass<W: Packed, T: Unpack, const P: usize>(
         prefetching: Prefetching,
         n: usize,
         (pass, n_pass): (usize, usize),
-        panel: Panel<'_>,
+        panels: [Panel<'_>; P],
         n_tile: usize,
         row: usize,
         rows: &Range<usize>,
     ) -> Self {
         let distance = prefetching.distance().unwrap_or(Prefetching::WIDE_DISTANCE);
         let has_streams = prefetching == Prefetching::Streams && n_pass == 1;
+        let len = panels[0].len();
         let streams = match has_streams && waits_for_memory::<T>(n) {
             true => {
-                let number = (row - rows.start) / ROWS;
-                let n_panel = rows.len().div_ceil(ROWS);
-                let n_step = const { Shape::of::<W, T>() }.n_step(n_tile / group_tiles::<W, T>());
-                Streams::of_panel(panel.start(), panel.len(), n_step, (number, n_panel))
+                let number = (row - rows.start) / (P * ROWS);
+                let n_panel = rows.len().div_ceil(P * ROWS);
+                let n_step = const { Shape::of::<W, T>(P) }.n_step(n_tile / group_tiles::<W, T>());
+                Streams::of_panel(panels[0].start(), P * len, n_step, (number, n_panel))
             }
             false => None,
         };
         PassPrefetches {
-            distances: Distances::of_pass(pass, n_pass, distance, panel.len()),
+            distances: Distances::of_pass(pass, n_pass, distance, len, P),
             streams,
+            len,
+            end: panels[0].start().wrapping_add(len),
         }
     }
 
@@ -59,10 +66,10 @@ impl PassPrefetches {
         self.distances.of_group::<N>(group)
     }
 
-    /// Returns the lines to prefetch while group `group` of a block is multiplied by `N` rows, group `number` of the
-    /// panel.
+    /// Returns the lines to prefetch while group `group` of a block of `P` panels is multiplied by `N` rows, group `number`
+    /// of the panels. `block` is that of the first.
     #[inline(always)]
-    pub(super) fn of_group<W: Packed, T: Unpack, const N: usize>(
+    pub(super) fn of_group<W: Packed, T: Unpack, const N: usize, const P: usize>(
         self,
         block: Interleaved<'_, T>,
         group: usize,
@@ -71,14 +78,28 @@ impl PassPrefetches {
         match self.streams {
             // A constant condition: with an unknown stride, products that compute longer take up to a tenth more time.
             Some(streams) if const { waits_for_memory::<T>(N) } => {
-                streams.of_group(const { Shape::of::<W, T>() }, number)
+                streams.of_group(const { Shape::of::<W, T>(P) }, number)
             }
             _ => {
-                let n_line = const { Shape::of::<W, T>() }.n_line;
+                let n_line = const { Shape::of::<W, T>(1) }.n_line;
                 let line = block.address(group * n_line + self.distance::<N>(number));
-                Prefetches::consecutive(line.cast())
+                if P == 1 {
+                    return Prefetches::consecutive(line.cast());
+                }
+                self.of_pair(line)
             }
         }
+    }
+
+    /// Returns the lines of a pair of panels for a line at a distance from one of the first panel.
+    #[inline(always)]
+    fn of_pair(self, line: *const Line) -> Prefetches {
+        // After the first panel comes the second, which is in the caches, and then the next pair.
+        let line = match line >= self.end {
+            true => line.wrapping_add(self.len),
+            false => line,
+        };
+        Prefetches::of_streams(line.cast(), 2, self.len * size_of::<Line>())
     }
 }
 
@@ -100,14 +121,15 @@ struct Distances {
 }
 
 impl Distances {
-    /// Returns the distances of one of several passes. A single pass prefetches `distance` lines ahead. Of several, each
-    /// prefetches the lines of its groups in the next panel, `next` lines ahead, so that memory is read all the time.
-    /// Nothing is prefetched if `distance` is 0.
+    /// Returns the distances of one of several passes over `n_panel` panels of `len` lines. A single pass prefetches
+    /// `distance` lines ahead. Of several, each prefetches the lines of its groups in the next panels, so that memory is
+    /// read all the time. Nothing is prefetched if `distance` is 0.
     #[inline(always)]
-    fn of_pass(pass: usize, n_pass: usize, distance: usize, next: usize) -> Self {
-        let next = if distance == 0 { 0 } else { next };
+    fn of_pass(pass: usize, n_pass: usize, distance: usize, len: usize, n_panel: usize) -> Self {
+        let next = if distance == 0 { 0 } else { len };
         Distances {
-            short: if pass == 0 { distance } else { next },
+            // It multiplies one panel after the other.
+            short: if pass == 0 { distance } else { n_panel * next },
             by_group: array(|group| match (n_pass, group % n_pass) {
                 (1, _) => distance,
                 (_, owner) if owner == pass => next,
@@ -268,12 +290,13 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    pub(super) const fn of<W: Packed, T: Unpack>() -> Shape {
+    /// The lines of a group of tiles of `panels` panels.
+    pub(super) const fn of<W: Packed, T: Unpack>(panels: usize) -> Shape {
         let n_tile = group_tiles::<W, T>();
         let n_line = Geometry::of::<T>().max_lines().div_ceil(T::TILES / n_tile);
         // Each tile has four pairs of words.
         assert!(n_line <= 4 * n_tile * Prefetches::MAX_COUNT);
-        Shape::new(n_line)
+        Shape::new(panels * n_line)
     }
 
     const fn new(n_line: usize) -> Shape {
@@ -411,9 +434,32 @@ mod tests {
         }
     }
 
+    #[test]
+    fn pairs_prefetch_lines_of_both_panels() {
+        let start = std::ptr::null::<Line>();
+        for distance in [0, 96, NEXT] {
+            let pass = PassPrefetches {
+                distances: Distances::of_pass(0, 1, distance, NEXT, 2),
+                streams: None,
+                len: NEXT,
+                end: start.wrapping_add(NEXT),
+            };
+            for line in 0..NEXT {
+                let mut lines = pass.of_pair(start.wrapping_add(line + pass.distance::<4>(0)));
+                for panel in 0..2 {
+                    let found = lines.next().addr() / size_of::<Line>();
+                    let (number, at) = (found / NEXT, found % NEXT);
+                    assert_eq!(number % 2, panel);
+                    let expected = (line + distance) % NEXT;
+                    assert_eq!((number / 2 * NEXT + at, at), (line + distance, expected));
+                }
+            }
+        }
+    }
+
     /// The distances of a group in each pass.
     fn distances<const N: usize>(n_pass: usize, distance: usize, group: usize) -> Vec<usize> {
-        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT).of_group::<N>(group);
+        let pass = |pass| Distances::of_pass(pass, n_pass, distance, NEXT, 1).of_group::<N>(group);
         (0..n_pass).map(pass).collect()
     }
 

@@ -76,55 +76,19 @@ struct OfType<'a, T> {
 impl<T: Unpack> Kernel for OfType<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let QuantProduct {
-            w,
-            x,
-            first,
-            mut out,
-            rows,
-            prefetching,
-        } = self.product;
-        let n_tile = w.n_cols / LANES;
-        let n = x.len();
-        let arena = Arena::new();
-        let geometry = const { Geometry::of::<T>() };
-        // A constant condition, so that products that cannot occur are not compiled.
+        let product = self.product;
+        let n = product.x.len();
+        // Constant conditions, so that products that cannot occur are not compiled.
         if const { S::FUSED > 0 } && n <= const { fused_rows::<S, T>() } {
-            let mut panels = PanelReader::new(w, geometry, &arena);
-            let mut scales = [TileScales::ZERO; MAX_TILES];
-            let n_pass = n.div_ceil(S::FUSED);
-            for done in (0..out.n_cols()).step_by(ROWS) {
-                let [panel] = panels.panels(simd, [first + done], 0);
-                for (pass, (first_x, x)) in x.parts(S::FUSED).enumerate() {
-                    let prefetches = PassPrefetches::of_pass::<S, T>(
-                        prefetching,
-                        n,
-                        (pass, n_pass),
-                        panel,
-                        n_tile,
-                        first + done,
-                        &rows,
-                    );
-                    let sums = cpu_fused::multiply::<S, T>(
-                        simd,
-                        panel,
-                        prefetches,
-                        x,
-                        n_tile,
-                        &mut scales,
-                    );
-                    for (i, sums) in sums[..x.len() / n_tile].iter().enumerate() {
-                        store(simd, &mut out, first_x + i, done, sums);
-                    }
-                }
+            if const { cpu_fused::panels_at_once::<S, T>() == 2 } && n >= cpu_fused::PAIR_ROWS {
+                multiply_fused::<S, T, 2>(simd, product);
+            } else {
+                multiply_fused::<S, T, 1>(simd, product);
             }
-            return;
-        }
-        // A constant condition, as above.
-        if const { S::PANELS == 2 } {
-            multiply_tiled::<S, T, 2>(simd, w, x, first, &mut out, &arena);
+        } else if const { S::PANELS == 2 } {
+            multiply_tiled::<S, T, 2>(simd, product);
         } else {
-            multiply_tiled::<S, T, 1>(simd, w, x, first, &mut out, &arena);
+            multiply_tiled::<S, T, 1>(simd, product);
         }
     }
 }
@@ -138,16 +102,71 @@ const fn fused_rows<S: Simd, T: Unpack>() -> usize {
     }
 }
 
+/// Multiplies with weights that are unpacked in registers, `P` panels at a time.
+#[inline(always)]
+fn multiply_fused<S: Simd, T: Unpack, const P: usize>(simd: S, product: QuantProduct<'_>) {
+    let QuantProduct {
+        w,
+        x,
+        first,
+        mut out,
+        rows,
+        prefetching,
+    } = product;
+    let n_tile = w.n_cols / LANES;
+    let arena = Arena::new();
+    let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, &arena);
+    let mut scales = [[TileScales::ZERO; MAX_TILES]; P];
+    let n_pass = x.len().div_ceil(S::FUSED);
+    for done in (0..out.n_cols()).step_by(P * ROWS) {
+        let panels: [_; P] = panels.panels(simd, starts_of_panels(first, done, out.n_cols()), 0);
+        for (pass, (first_x, x_part)) in x.parts(S::FUSED).enumerate() {
+            let prefetches = PassPrefetches::of_pass::<S, T, P>(
+                prefetching,
+                x.len(),
+                (pass, n_pass),
+                panels,
+                n_tile,
+                first + done,
+                &rows,
+            );
+            let sums = cpu_fused::multiply::<S, T, P>(
+                simd,
+                panels,
+                prefetches,
+                x_part,
+                n_tile,
+                &mut scales,
+            );
+            let firsts = (done..out.n_cols()).step_by(ROWS);
+            for (first, sums) in firsts.zip(&sums) {
+                for (i, sums) in sums[..x_part.len() / n_tile].iter().enumerate() {
+                    store(simd, &mut out, first_x + i, first, sums);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the weight rows at which the next `P` panels start, after `done` of `n` rows from row `first` on. After the last
+/// panel, it is multiplied once more, and not stored.
+#[inline(always)]
+fn starts_of_panels<const P: usize>(first: usize, done: usize, n: usize) -> [usize; P] {
+    let last = (n - 1) / ROWS * ROWS;
+    array(|p| first + (done + p * ROWS).min(last))
+}
+
 /// Multiplies with unpacked tiles, `P` panels at a time.
 #[inline(always)]
-fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
-    simd: S,
-    w: &Weight,
-    x: &Activations<'_>,
-    first: usize,
-    out: &mut ColumnsMut<'_>,
-    arena: &Arena,
-) {
+fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(simd: S, product: QuantProduct<'_>) {
+    let QuantProduct {
+        w,
+        x,
+        first,
+        mut out,
+        ..
+    } = product;
+    let arena = Arena::new();
     let n_tile = w.n_cols / LANES;
     let n_group = ACTIVATION_BYTES / (n_tile * size_of::<Quantized>()).max(1);
     let group = x.group();
@@ -157,7 +176,7 @@ fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
         true => None,
         false => simd.matrix_unit(),
     };
-    let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, arena);
+    let mut panels = PanelReader::new(w, const { Geometry::of::<T>() }, &arena);
     for (row, x) in x.parts(n_group) {
         let x = Groups {
             x,
@@ -166,14 +185,12 @@ fn multiply_tiled<S: Simd, T: Unpack, const P: usize>(
             first: 0,
         };
         for done in (0..out.n_cols()).step_by(P * ROWS) {
-            // After the last panel, it is multiplied once more, and not stored.
-            let last = (out.n_cols() - 1) / ROWS * ROWS;
-            let starts = array(|p| first + (done + p * ROWS).min(last));
+            let starts = starts_of_panels(first, done, out.n_cols());
             let panels: [_; P] = panels.panels(simd, starts, P * ROWS);
             let sums = scratch.multiply::<S, T, P>(simd, unit.as_ref(), panels, x);
             simd.run(StorePanels::<P> {
                 sums,
-                out,
+                out: &mut out,
                 row,
                 first: done,
             });

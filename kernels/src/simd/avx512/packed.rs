@@ -2,6 +2,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::slice;
 
 use super::Avx512;
 use crate::simd::packed::{
@@ -34,6 +35,32 @@ unsafe fn keep_order(words: &mut __m512i) {
             options(nomem, nostack, preserves_flags)
         );
     }
+}
+
+/// Keeps the compiler from moving loads from two addresses to before the point at which `words` are computed. Affects timing
+/// alone.
+#[expect(
+    clippy::pointers_in_nomem_asm_block,
+    reason = "nothing is read or written there"
+)]
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn keep_order_of_loads<T>(
+    words: &mut __m512i,
+    mut a: *const T,
+    mut b: *const T,
+) -> (*const T, *const T) {
+    // SAFETY: there is no instruction, so the addresses stay the same. To the compiler they may be any others.
+    unsafe {
+        asm!(
+            "/* {0} {1} {2} */",
+            inout(zmm_reg) * words,
+            inout(reg) a,
+            inout(reg) b,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    (a, b)
 }
 
 // "The instructions are available": self proves it.
@@ -160,29 +187,50 @@ impl Packed for Avx512 {
         x: [u32; 4],
     ) -> __m512i {
         let mut none = Prefetches::NONE;
-        self.add_products_and_prefetch::<BITS>(sums, quants, x, [0; 4], &mut none)
+        let [sums] =
+            self.add_products_and_prefetch::<BITS, 1>([sums], [quants], x, [0; 4], &mut none);
+        sums
     }
 
     #[inline(always)]
-    fn add_products_and_prefetch<const BITS: u32>(
+    fn add_products_and_prefetch<const BITS: u32, const P: usize>(
         self,
-        mut sums: __m512i,
-        quants: [__m512i; 4],
+        mut sums: [__m512i; P],
+        quants: [[__m512i; 4]; P],
         x: [u32; 4],
         counts: [usize; 4],
         prefetches: &mut Prefetches,
-    ) -> __m512i {
+    ) -> [__m512i; P] {
         for word in 0..4 {
-            // SAFETY: the instructions are available.
-            unsafe {
-                sums = _mm512_dpbusd_epi32(sums, quants[word], _mm512_set1_epi32(x[word] as i32));
-                if counts[word] > 0 {
-                    prefetches.prefetch(self, counts[word]);
-                    keep_order(&mut sums);
-                }
+            let x = self.splat_word(x[word]);
+            for p in 0..P {
+                // SAFETY: the instructions are available.
+                sums[p] = unsafe { _mm512_dpbusd_epi32(sums[p], quants[p][word], x) };
+            }
+            if counts[word] > 0 {
+                prefetches.prefetch(self, counts[word]);
+                // SAFETY: the instructions are available.
+                unsafe { keep_order(&mut sums[0]) };
             }
         }
         sums
+    }
+
+    #[inline(always)]
+    fn in_order<'a, T, const P: usize>(
+        self,
+        words: &mut [__m512i; P],
+        [mut a, mut b]: [&'a [T]; 2],
+    ) -> [&'a [T]; 2] {
+        for words in words {
+            // SAFETY: the instructions are available, and the addresses are those of the slices.
+            unsafe {
+                let (start, second) = keep_order_of_loads(words, a.as_ptr(), b.as_ptr());
+                a = slice::from_raw_parts(start, a.len());
+                b = slice::from_raw_parts(second, b.len());
+            }
+        }
+        [a, b]
     }
 
     #[inline(always)]

@@ -68,12 +68,12 @@ impl<const SCALES: usize, const HAS_MINS: bool, const BITS: u32> TileForm
 }
 
 /// Halves of the tiles of a group: an array of up to [`MAX_GROUP`].
-pub(crate) trait Group<H>: AsRef<[H]> {
+pub(crate) trait Group<H>: AsRef<[H]> + Copy {
     /// Tiles per group.
     const TILES: usize;
 }
 
-impl<H, const N: usize> Group<H> for [H; N] {
+impl<H: Copy, const N: usize> Group<H> for [H; N] {
     const TILES: usize = N;
 }
 
